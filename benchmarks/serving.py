@@ -1,76 +1,63 @@
 """A server under load, over real gRPC or HTTP: the time to the first token, between tokens, and to the end of a request.
 
-    python benchmarks/serving.py                                          the embedded model, a small workload
-    python benchmarks/serving.py --shape qwen3-0.6b --workloads all --plot docs/serving.svg
+    python benchmarks/serving.py                                          the embedded model, one workload
+    python benchmarks/serving.py --shape qwen3-0.6b --workloads all --plot docs/load.svg
     python benchmarks/serving.py --shape qwen3-0.6b --streams 256         256 streams over one Session, then over 256
                                                                           connections, compared with offline throughput
     python benchmarks/serving.py --shape qwen3-0.6b --streams 256 --http  the same, then 256 SSE streams over HTTP
 
-The server is one process, all clients are another. Results are JSON lines, on standard output or in --output; a table
-of them goes to standard error.
+The server is one process, all clients are another. The workloads and their measurement are those of ``draftline bench
+serve``, with ``load`` besides: a closed loop of each number of --clients. Results are JSON lines, on standard output or in
+--output; a table of them goes to standard error.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import grpc
-import grpc.aio
-import numpy as np
 import torch
 import uvloop
 import yaml
-from load.client import Turn, run
+from common.settings import engine_options
 from load.sse import measure_sse
 from load.streams import measure_streams, offline, streams_workload
-from load.workloads import SERVING_WORKLOADS, ServingWorkload
 from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.load.config import LoadConfig
+from draftline.engine.bench.load.lengths import Lengths
+from draftline.engine.bench.load.workloads import WORKLOADS, Workload, find_workload, with_load
+from draftline.engine.bench.measure import LoadBench
+from draftline.engine.bench.plots.canvas import need_matplotlib
+from draftline.engine.bench.plots.sweep import plot_sweep
+from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.tables import load_table
+from draftline.engine.bench.targets.connect import Access, connect
+from draftline.engine.errors import DraftlineError
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
+LOAD = "load"
+"""The closed loop. Its clients each send the next request as soon as they have the answer."""
+
+CLIENTS = "1,2,4,8,16,32,64,128"
 CPU_DEFAULT = ("baseline",)
 """The default workloads on a CPU. On a GPU the default is all."""
 
-
-def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Percentiles in milliseconds of ``values`` in seconds."""
-    if not values:
-        return {"p50": 0.0, "p95": 0.0, "p99": 0.0}
-    p50, p95, p99 = np.percentile(np.array(values) * 1000, [50, 95, 99])
-    return {"p50": round(float(p50), 2), "p95": round(float(p95), 2), "p99": round(float(p99), 2)}
-
-
-def summary(turns: Sequence[Turn], seconds: float, slo_first_s: float, slo_gap_s: float) -> dict[str, Any]:
-    """The result of a workload. Goodput counts requests whose first token and mean gap are within the limits."""
-    good = [t for t in turns if t.first_s <= slo_first_s and t.gaps_s and float(np.mean(t.gaps_s)) <= slo_gap_s]
-    tokens = sum(len(turn.tokens) for turn in turns)
-    return {
-        "requests": len(turns),
-        "prompt_tokens": sum(turn.prompt_tokens for turn in turns),
-        "tokens": tokens,
-        "seconds": round(seconds, 3),
-        "tokens_per_s": round(tokens / seconds, 1),
-        "first_token_ms": percentiles([turn.first_s for turn in turns]),
-        "inter_token_ms": percentiles([gap for turn in turns for gap in turn.gaps_s]),
-        "end_to_end_ms": percentiles([turn.total_s for turn in turns]),
-        "goodput_per_s": round(len(good) / seconds, 2),
-        "good_share": round(len(good) / len(turns), 3),
-        "limits_ms": {"first_token": slo_first_s * 1000, "inter_token": slo_gap_s * 1000},
-    }
+_SEEDS_APART = 1_000_000
+"""Between the seeds of two workloads: none begins with the prompts of another."""
 
 
 class Served(NamedTuple):
@@ -87,7 +74,7 @@ def server(model: BenchmarkModel, options: Mapping[str, object]) -> Iterator[Ser
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
         yaml.safe_dump({"model": model.checkpoint, **options}, config)
         config.flush()
-        command = (sys.executable, "-m", "draftline", "serve", "--port", "0", "--config", config.name)
+        command = (sys.executable, "-P", "-m", "draftline", "serve", "--port", "0", "--config", config.name)
         quiet = ("--log-level", "warning", "--no-log-requests")
         process = subprocess.Popen([*command, *quiet], stdout=subprocess.PIPE, text=True)
         yield from _serving(process)
@@ -117,73 +104,99 @@ def served_model(address: str) -> pb.GetModelResponse:
         return InferenceServiceStub(channel).GetModel(pb.GetModelRequest())
 
 
-def table(results: Sequence[Mapping[str, Any]]) -> Table:
-    """The results as a table."""
-    shown = Table(title=f"{results[0]['model']} ({results[0]['dtype']}), {results[0]['machine']}", title_justify="left")
-    if "way" in results[0]:
-        for name in ("workload", "way", "tokens/s", "of offline", "tokens a message", "server CPU µs a token"):
-            shown.add_column(name, justify="right")
-        for result in results:
-            shown.add_row(
-                result["workload"],
-                result["way"],
-                f"{result['tokens_per_s']:,.0f}",
-                f"{result['of_offline']:.1%}",
-                f"{result['tokens_a_message']:.1f}",
-                f"{result['server_cpu_us_a_token']:.1f}",
-            )
-        return shown
-    for name in (
-        "workload",
-        "requests",
-        "tokens/s",
-        "first token ms",
-        "inter-token ms",
-        "end to end ms",
-        "goodput/s",
-        "good",
-    ):
+def streams_table(lines: Sequence[Mapping[str, Any]]) -> Table:
+    """The results of --streams."""
+    shown = Table(title=f"{lines[0]['model']} ({lines[0]['dtype']}), {lines[0]['machine']}", title_justify="left")
+    for name in ("workload", "way", "tokens/s", "of offline", "tokens a message", "server CPU µs a token"):
         shown.add_column(name, justify="right")
-    for result in results:
-        times = [
-            " / ".join(
-                f"{result[name][p]:,.0f}" if result[name][p] >= 100 else f"{result[name][p]:.1f}"
-                for p in ("p50", "p95", "p99")
-            )
-            for name in ("first_token_ms", "inter_token_ms", "end_to_end_ms")
-        ]
+    for line in lines:
         shown.add_row(
-            result["workload"],
-            str(result["requests"]),
-            f"{result['tokens_per_s']:,.0f}",
-            *times,
-            f"{result['goodput_per_s']:.2f}",
-            f"{result['good_share']:.0%}",
+            line["workload"],
+            line["way"],
+            f"{line['tokens_per_s']:,.0f}",
+            f"{line['of_offline']:.1%}",
+            f"{line['tokens_a_message']:.1f}",
+            f"{line['server_cpu_us_a_token']:.1f}",
         )
-    shown.caption = "p50 / p95 / p99"
     return shown
 
 
-def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot throughput and latency of the ``load`` workloads by the number of clients."""
-    import matplotlib
+def chosen(names: str | None, on_gpu: bool) -> list[str]:
+    """The workloads of a comma-separated list, or the default.
 
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
+    Raises:
+        ValueError: a workload is unknown.
+    """
+    known = [*WORKLOADS, LOAD]
+    if names == "all" or (names is None and on_gpu):
+        return known
+    if names is None:
+        return list(CPU_DEFAULT)
+    wanted = [name.strip() for name in names.split(",")]
+    return [name if name == LOAD else find_workload(name, "small").name for name in wanted]
 
-    loads = [(int(r["workload"].removeprefix("load")), r) for r in results if r["workload"].startswith("load")]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-    clients = [count for count, _ in loads]
-    left.plot(clients, [r["tokens_per_s"] for _, r in loads], marker="o")
-    left.set(xlabel="clients", ylabel="tokens/s", xscale="log", ylim=(0, None))
-    for name, label in (("first_token_ms", "first token"), ("inter_token_ms", "inter-token")):
-        for percentile, style in (("p50", "-"), ("p99", ":")):
-            values = [r[name][percentile] for _, r in loads]
-            right.plot(clients, values, style, marker=".", label=f"{label}, {percentile}")
-    right.set(xlabel="clients", ylabel="milliseconds", xscale="log", yscale="log")
-    right.legend(fontsize="small")
-    figure.savefig(path)
-    plt.close(figure)
+
+def numbers(text: str) -> list[int]:
+    """The numbers of a comma-separated list.
+
+    Raises:
+        ValueError: one is none, or less than 1.
+    """
+    found = [int(part) for part in text.split(",")]
+    if min(found) < 1:
+        raise ValueError(f"--clients: {text!r}: each is 1 or more")
+    return found
+
+
+def closed_loop(clients: int) -> Workload:
+    """So many clients, with four requests each: prompts of 128 to 512 tokens, answers of 128."""
+    base = Workload(LOAD, 4 * clients, Lengths(128, 512), Lengths(128, 128))
+    return with_load(base, clients=clients)
+
+
+async def measure_loads(address: str, names: Sequence[str], arguments: argparse.Namespace, lines: ResultLines) -> None:
+    """Put each workload on a server, one after the other."""
+    target = await connect(f"grpc://{address}", None, Access())
+    info = replace(target.info, model=arguments.shape or arguments.model)
+    try:
+        for index, name in enumerate(names):
+            config = LoadConfig(
+                workload=CPU_DEFAULT[0] if name == LOAD else name,
+                preset=arguments.preset,
+                repeats=arguments.repeats,
+                seed=_SEEDS_APART * index,
+                ttft_limit=arguments.ttft_limit,
+                tpot_limit=arguments.tpot_limit,
+            )
+            bench = LoadBench(target, config, lines, info)
+            if name != LOAD:
+                await bench.measure(config.resolved(), {}, lambda answer: None)
+                continue
+            for clients in numbers(arguments.clients):
+                await bench.measure(closed_loop(clients), {"clients": clients}, lambda answer: None)
+    finally:
+        await target.close()
+
+
+def measure_all_streams(
+    arguments: argparse.Namespace, model: BenchmarkModel, options: Mapping[str, object], lines: ResultLines
+) -> None:
+    """Measure --streams, over gRPC and, if wanted, over HTTP."""
+    workload = streams_workload(arguments.streams, arguments.prompt_len, arguments.output_len)
+    # No prefix caching in either: prompts repeat in every round. The engine has a process of its own, as on a GPU, so that
+    # the server's processor time is known.
+    own = {"drafter": "none", "max_num_seqs": arguments.streams, "prefix_caching": False}
+    served = {**options, **own, "max_model_len": workload.max_model_len, "engine_process": True}
+    with server(model, served | ({"http_port": 0} if arguments.http else {})) as process:
+        info = served_model(process.grpc)
+        same = (workload, info.vocab_size, arguments.best_of, process.pid)
+        found = list(measure_streams(process.grpc, *same))
+        if arguments.http:
+            found.append(measure_sse(process.http, *same))
+    rate = offline(model, workload, arguments.best_of, own)  # last: it keeps the device's memory
+    common = {"benchmark": "streams", "model": model.name, "dtype": info.dtype, "offline_tokens_per_s": rate}
+    for line in found:
+        lines.write({**common, **line, "of_offline": line["tokens_per_s"] / rate})
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -191,8 +204,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
     source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
-    names = ", ".join(workload.name for workload in SERVING_WORKLOADS)
+    names = ", ".join([*WORKLOADS, LOAD])
     parser.add_argument("--workloads", help=f"comma-separated, of {names}, or all (default: baseline; all on a GPU)")
+    parser.add_argument("--preset", choices=("small", "medium", "large"), default="medium", help="(default: medium)")
+    parser.add_argument("--clients", default=CLIENTS, help=f"of the workload {LOAD} (default: {CLIENTS})")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each workload; several show noise (default: 1)")
     parser.add_argument(
         "--streams", type=int, help="instead: compare this many concurrent streams with offline throughput"
     )
@@ -204,89 +220,63 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--output-len", type=int, default=256, help="output tokens of each of the --streams (default: 256)"
     )
     parser.add_argument("--best-of", type=int, default=2, help="rounds of --streams (default: 2)")
-    parser.add_argument("--first-token-limit", type=float, default=1.0, help="seconds, for goodput (default: 1)")
-    parser.add_argument("--inter-token-limit", type=float, default=0.05, help="seconds, for goodput (default: 0.05)")
-    parser.add_argument("--plot", type=Path, help="plot the load workloads to this SVG file")
+    parser.add_argument("--ttft-limit", type=float, default=1.0, help="seconds, for goodput (default: 1)")
+    parser.add_argument("--tpot-limit", type=float, default=0.05, help="seconds, for goodput (default: 0.05)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="OPTION=VALUE",
+        help="an option of the server, such as --set max_model_len=8192; repeatable",
+    )
+    parser.add_argument("--plot", type=Path, help=f"plot the workload {LOAD} to this SVG file")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
     if arguments.http and not arguments.streams:
         parser.error("--http needs --streams")
+    if arguments.plot is not None and arguments.streams:
+        parser.error(f"--plot: shows the workload {LOAD}")
     return arguments
 
 
-def chosen(names: str | None, on_gpu: bool) -> list[ServingWorkload]:
-    """The workloads of a comma-separated list, or the default.
-
-    Raises:
-        ValueError: a workload is unknown.
-    """
-    known = {workload.name: workload for workload in SERVING_WORKLOADS}
-    if names == "all" or (names is None and on_gpu):
-        return list(SERVING_WORKLOADS)
-    wanted = list(CPU_DEFAULT) if names is None else [name.strip() for name in names.split(",")]
-    for name in wanted:
-        if name not in known:
-            raise ValueError(f"workload {name!r} is not one of {', '.join(known)}")
-    return [known[name] for name in wanted]
-
-
-def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[dict[str, Any]]:
-    """Run the measurements; write each result to ``out`` as soon as it is known."""
+def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Run the measurements; write each result as soon as it is known."""
     model = BenchmarkModel(arguments.model, arguments.model, None)
     if arguments.shape is not None:
         model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    conditions = Conditions.now(device)
-    results: list[dict[str, Any]] = []
-
-    def write(line: Mapping[str, Any], info: pb.GetModelResponse) -> None:
-        results.append({**asdict(conditions), "model": model.name, "dtype": info.dtype, **line})
-        out.write(json.dumps(results[-1]) + "\n")
-        out.flush()
-
-    options: dict[str, object] = {"load_format": "auto" if model.shape is None else "dummy"}
-    if arguments.streams:
-        workload = streams_workload(arguments.streams, arguments.prompt_len, arguments.output_len)
-        # No prefix caching in either: prompts repeat in every round. The engine has a process of its own, as on a GPU, so
-        # that the server's processor time is known.
-        own = {"drafter": "none", "max_num_seqs": arguments.streams, "prefix_caching": False}
-        served = {**options, **own, "max_model_len": workload.max_model_len, "engine_process": True}
-        with server(model, served | ({"http_port": 0} if arguments.http else {})) as process:
-            info = served_model(process.grpc)
-            same = (workload, info.vocab_size, arguments.best_of, process.pid)
-            lines = list(measure_streams(process.grpc, *same))
-            if arguments.http:
-                lines.append(measure_sse(process.http, *same))
-        offline_rate = offline(model, workload, arguments.best_of, own)  # last: it keeps the device's memory
-        for line in lines:
-            write(
-                {**line, "offline_tokens_per_s": offline_rate, "of_offline": line["tokens_per_s"] / offline_rate}, info
-            )
-        return results
-    workloads = chosen(arguments.workloads, device.type == "cuda")
-    with server(model, options | {"max_model_len": max(w.max_model_len for w in workloads)}) as process:
-        info = served_model(process.grpc)
-        for wanted in workloads:
-            turns, seconds = uvloop.run(run(process.grpc, wanted, info.vocab_size))
-            line = summary(turns, seconds, arguments.first_token_limit, arguments.inter_token_limit)
-            write({"workload": wanted.name, **line}, info)
-    return results
+    names = chosen(arguments.workloads, device.type == "cuda")
+    numbers(arguments.clients)
+    if arguments.plot is not None:
+        need_matplotlib()
+    options = {"load_format": "auto" if model.shape is None else "dummy"} | engine_options(arguments.set)
+    with result_lines(arguments.output, conditions(device)) as lines:
+        if arguments.streams:
+            measure_all_streams(arguments, model, options, lines)
+            return lines.written
+        with server(model, options) as process:
+            uvloop.run(measure_loads(process.grpc, names, arguments, lines))
+    return lines.written
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
-    ):
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            results = measure(arguments, Path(folder), out)
-        except ValueError as error:
+            results = measure(arguments, Path(folder))
+        except (ValueError, DraftlineError) as error:
             raise SystemExit(str(error)) from None
-    Console(stderr=True, width=150).print(table(results))
+    console = Console(stderr=True, width=180)
+    if arguments.streams:
+        console.print(streams_table(results))
+        return
+    for loads in (False, True):
+        if shown := [line for line in results if ("clients" in line) == loads]:
+            varied = ["clients"] if loads else ["workload"]
+            console.print(load_table(shown, [*varied, *(["run"] if arguments.repeats > 1 else [])]))
     if arguments.plot is not None:
-        plot(results, arguments.plot)
+        plot_sweep([line for line in results if "clients" in line], "clients", arguments.plot)
 
 
 if __name__ == "__main__":

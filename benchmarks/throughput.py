@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 import torch
-import yaml
+from common.settings import engine_options
 from rich.console import Console
 
 from draftline.engine.bench.batches import (
@@ -83,16 +83,6 @@ def _names(listed: str) -> list[str]:
     return [name.strip() for name in listed.split(",") if name.strip()]
 
 
-def _options(settings: Sequence[str]) -> dict[str, object]:
-    options: dict[str, object] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise ValueError(f"--set {setting}: expected OPTION=VALUE")
-        options[name] = yaml.safe_load(value)
-    return options
-
-
 def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[ThroughputResult]:
     """Run the measurements; write each result to ``out`` as soon as it is known.
 
@@ -107,7 +97,7 @@ def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[Throug
     else:
         model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder)
     max_model_len = max(workload.max_model_len for workload in workloads)
-    options = _options(arguments.set)
+    options = engine_options(arguments.set)
     ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in _names(arguments.dtype)]
     device = ours[0].device
     conditions = Conditions.now(device)

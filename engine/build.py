@@ -135,7 +135,7 @@ def _build(
     if ahead is not None:
         from draftline.engine.runner.warmup import compile_kernels
 
-        with memory_explained(device, "the largest step"):
+        with memory_explained(device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs."):
             later = compile_kernels(loaded.allocate(1, target.max_len), ahead, largest)
 
     # The cache and the graphs take the memory that the weights and the largest step leave.
@@ -177,6 +177,7 @@ def _build(
         ConstraintMasks(parts.constraints, parts.table),
         target.ops,
         loaded.eos_ids,
+        parts.drafter,
         loaded.ranks,
     )
     fingerprint = SystemFingerprint.of(

@@ -1,1 +1,1 @@
-"""Shared by several benchmarks of structured output: a type as applications have them."""
+"""Shared by several benchmarks: a type as applications have them, options of the engine, the time of compiling."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
 from typing import Any
@@ -11,7 +11,7 @@ from draftline.engine.bench.lines import ResultLines
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.run import Sampling, run_load, warm_up
-from draftline.engine.bench.load.workloads import Workload
+from draftline.engine.bench.load.workloads import Conversation, Workload
 from draftline.engine.bench.summary import Limits, summarize
 from draftline.engine.bench.targets.target import RequestError, Target, TargetInfo
 from draftline.engine.errors import CallFailedError, UsageError
@@ -62,10 +62,10 @@ class LoadBench:
             CallFailedError: the first request of the warm-up fails.
         """
         info = self._info
-        self._check(workload)
         config, written = self._config, []
-        for run in range(config.repeats):
-            conversations = config.draw(workload, info.vocab_size, next(self._serials))
+        drawn = [config.draw(workload, info.vocab_size, next(self._serials)) for _ in range(config.repeats)]
+        self._check(workload, drawn)
+        for run, conversations in enumerate(drawn):
             if not self._is_warm:
                 try:
                     await warm_up(self._target, conversations, self._form, self._sampling, config.warm_up)
@@ -100,10 +100,13 @@ class LoadBench:
             written.append(self._lines.write(fields))
         return written
 
-    def _check(self, workload: Workload) -> None:
+    def _check(self, workload: Workload, drawn: Sequence[Sequence[Conversation]]) -> None:
+        """The drawn lengths count: the longest that a distribution allows hardly ever comes."""
         limit = self._target.info.max_model_len
-        longest = workload.max_model_len
-        if limit is not None and self._config.dataset is None and self._form == "tokens" and longest > limit:
+        if limit is None or self._config.dataset is not None or self._form != "tokens":
+            return
+        longest = max(conversation.tokens for conversations in drawn for conversation in conversations)
+        if longest > limit:
             problem = f"its contexts have up to {longest} tokens, and the model's have {limit}"
             raise UsageError(f"workload {workload.name}: {problem}; choose a smaller preset or shorter lengths")
 

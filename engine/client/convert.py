@@ -112,20 +112,20 @@ _MODES = {
 
 def update(response: pb.GenerateResponse) -> Update:
     """Convert a response to an update."""
-    if response.HasField("delta"):
-        delta = response.delta
-        return Delta(
-            index=delta.index,
-            token_ids=tuple(delta.token_ids),
-            text=delta.text,
-            logprobs=tuple(map(_logprobs, delta.logprobs)),
-            prompt_logprobs=tuple(map(_logprobs, delta.prompt_logprobs)),
-            reasoning=delta.reasoning,
-            tool_calls=tuple(
-                ToolCallDelta(call.index, call.id, call.name, call.arguments) for call in delta.tool_calls
-            ),
-        )
-    return finished(response.finished)
+    return delta(response.delta) if response.HasField("delta") else finished(response.finished)
+
+
+def delta(message: pb.Delta) -> Delta:
+    """Convert a delta from the protocol."""
+    return Delta(
+        index=message.index,
+        token_ids=tuple(message.token_ids),
+        text=message.text,
+        logprobs=tuple(map(_logprobs, message.logprobs)),
+        prompt_logprobs=tuple(map(_logprobs, message.prompt_logprobs)),
+        reasoning=message.reasoning,
+        tool_calls=tuple(ToolCallDelta(call.index, call.id, call.name, call.arguments) for call in message.tool_calls),
+    )
 
 
 def _sampling(params: SamplingParams) -> pb.SamplingParams:

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from draftline.engine.client.convert import request_message, update
+from draftline.engine.client.convert import delta, finished, request_message
 from draftline.engine.client.errors import call_error, error_of
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Failed, Update
@@ -108,10 +108,10 @@ class ClientSession:
             return
         match response.WhichOneof("event"):
             case "delta":
-                receiver(update(pb.GenerateResponse(delta=response.delta)))
+                receiver(delta(response.delta))
             case "finished":
                 # A request with several outputs has several ends; the receiver counts them.
-                receiver(update(pb.GenerateResponse(finished=response.finished)))
+                receiver(finished(response.finished))
             case "error":
                 del self._receivers[name]
                 receiver(Failed(error_of(response.error)))

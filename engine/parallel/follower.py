@@ -161,7 +161,10 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
         from draftline.engine.runner.warmup import compile_kernels
         from draftline.kernels.triton.compile.ahead import CompileAhead
 
-        with closing(CompileAhead(device)) as ahead, memory_explained(device, "the largest step"):
+        with (
+            closing(CompileAhead(device)) as ahead,
+            memory_explained(device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs."),
+        ):
             compile_kernels(allocate(1, target.max_len), ahead, largest)
     sizes = agree_on_blocks(target, group, largest, lambda: NO_HIDDEN_STATES, shapes, drafter_block_bytes=0)
     shapes = sizes.shapes

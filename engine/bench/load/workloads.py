@@ -44,6 +44,11 @@ class Conversation:
     turns: tuple[Turn, ...]
     think_s: float = 0.0
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of its last context, with the answer."""
+        return len(self.shared) + sum(len(turn.new) + turn.output_len for turn in self.turns)
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -79,7 +84,7 @@ class Workload:
 
     @property
     def max_model_len(self) -> int:
-        """The longest context of any turn, in tokens."""
+        """The longest context that any turn can have, in tokens."""
         first = max(self.prompt.high, self.long[0].high if self.long else 0)
         later = max(self.later.high if self.later else first, self.long[0].high if self.long else 0)
         return self.shared_prefix + first + (self.turns - 1) * later + self.turns * self.output.high

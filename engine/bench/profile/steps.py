@@ -92,12 +92,14 @@ class BatchRunner:
     Attributes:
         core: the engine.
         max_drafts: the most drafts of a sequence in a step.
+        caches_prefixes: whether blocks of prompts that have ended are kept.
     """
 
     def __init__(self, core: Core, config: EngineConfig) -> None:
         """Nothing runs on ``core``, which has these options."""
         self.core = core
         self.max_drafts = config.draft_tokens if core.info.drafters else 0
+        self.caches_prefixes = config.prefix_caching
         self._builder = RequestBuilder(core.info, core.tokenizer, config.ageing_s, core.compiler)
         self._batches = 0
 
@@ -115,11 +117,14 @@ class BatchRunner:
             raise UsageError(f"--rows: {rows} sequences, but the cache has room for {room}")
 
     @contextmanager
-    def batch(self, rows: int, prompt_len: int, output_len: int) -> Iterator[None]:
-        """Queue a batch, and cancel what is left of it at the end."""
+    def batch(self, rows: int, prompt_len: int, output_len: int, serial: int | None = None) -> Iterator[None]:
+        """Queue a batch, and cancel what is left of it at the end.
+
+        Its prompts are new, unless a ``serial`` is given: the rows of batches with the same serial have the same prompts.
+        """
         core = self.core
-        rng = random.Random(self._batches)
         self._batches += 1
+        rng = random.Random(f"batch {self._batches}" if serial is None else f"serial {serial}")
         names = [f"{self._batches}-{row}" for row in range(rows)]
         sampling = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True, seed=0)
         for name in names:

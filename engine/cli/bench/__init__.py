@@ -11,6 +11,7 @@ from draftline.engine.cli.bench import (
     compare,
     exactness,
     latency,
+    plot,
     report,
     serve,
     speculation,
@@ -33,6 +34,7 @@ _SUBCOMMANDS: tuple[Callable[..., None], ...] = (
     exactness.exactness,
     ablate.ablate,
     report.report,
+    plot.plot,
 )
 for function in _SUBCOMMANDS:
     app.command(cls=HelpCommand)(command(function))

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+import uvloop
 
 from draftline.engine.bench.ablation.run import Ablation
 from draftline.engine.bench.ablation.tables import ablation_table
 from draftline.engine.bench.ablation.variants import NAMES, Variant, variants
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.config import LoadConfig
+from draftline.engine.bench.plots.ablation import plot_ablation
+from draftline.engine.bench.plots.canvas import need_matplotlib
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.bench.load import console, progress_bar
-from draftline.engine.cli.bench.output import OutputFile
+from draftline.engine.cli.bench.output import OutputFile, PlotFile
 from draftline.engine.cli.bench.shape import engine_of_shape
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
@@ -39,6 +41,7 @@ def ablate(
         ),
     ] = None,
     output: OutputFile = None,
+    plot: PlotFile = None,
     *,
     load: LoadConfig,
     engine: EngineConfig,
@@ -57,13 +60,17 @@ def ablate(
         raise UsageError("--dataset and --prompts: an ablation compares the tokens of drawn prompts")
     if load.arrivals not in (None, "closed") or load.rate is not None:
         raise UsageError("--arrivals and --rate: in an ablation, all conversations are there at once")
+    if plot is not None:
+        need_matplotlib()
     with tempfile.TemporaryDirectory() as folder:
         engine = engine if shape is None else engine_of_shape(shape, engine, Path(folder))
         find_models(engine)
         chosen, left_out = variants(engine, has_gpu() and engine.device != "cpu", only)
         with result_lines(output, conditions(_device(engine))) as lines:
-            asyncio.run(_run(Ablation(engine, load), chosen, {"model": shape or engine.model}, lines))
+            uvloop.run(_run(Ablation(engine, load), chosen, {"model": shape or engine.model}, lines))
         console().print(ablation_table(lines.written, left_out))
+        if plot is not None:
+            plot_ablation(lines.written, plot)
 
 
 def _device(engine: EngineConfig) -> torch.device:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import uvloop
 
 from draftline.engine.bench.contenders.servers import PEERS, Peer, Running, program_of, started
 from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
@@ -66,7 +66,7 @@ def compare(
     if any(not count.strip().isdecimal() or not int(count) for count in counts):
         raise UsageError(f"--clients: {clients!r} is no list of numbers, 1 or more")
     if plot is not None:
-        from draftline.engine.bench.plots import need_matplotlib
+        from draftline.engine.bench.plots.canvas import need_matplotlib
 
         need_matplotlib()
     chosen = [(PEERS[name], program_of(PEERS[name], programs.get(name))) for name in names]
@@ -75,13 +75,13 @@ def compare(
         for peer, path in chosen:
             checkpoint = made.model if peer.name == "draftline" else _file_of(made.model)
             with _server(peer, path, checkpoint, shape is not None, shlex.split(extra.get(peer.name, ""))) as server:
-                asyncio.run(_run(peer, server, load, [int(count) for count in counts], shape or model, lines))
+                uvloop.run(_run(peer, server, load, [int(count) for count in counts], shape or model, lines))
     shown = console()
     shown.print(load_table(lines.written, (["clients"] if counts else []) + (["run"] if load.repeats > 1 else [])))
     for note in notes(lines.written):
         shown.print(note)
     if plot is not None:
-        from draftline.engine.bench.plots import plot_sweep
+        from draftline.engine.bench.plots.sweep import plot_sweep
 
         plot_sweep(lines.written, "clients", plot)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -13,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.measure import BUSY_CLIENT
 from draftline.engine.bench.measure import Progress as OnAnswer
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.targets.connect import Access, connect
-from draftline.engine.bench.targets.target import Target
+from draftline.engine.bench.targets.target import Target, TargetInfo
 from draftline.engine.cli.connection import TOKEN_VARIABLE, Connection
 from draftline.engine.cli.models import find_models
 from draftline.engine.client.async_client import Tls
@@ -35,6 +37,20 @@ def access(connection: Connection) -> Access:
     """The connection's token and certificates."""
     tls = Tls(connection.ca, connection.client_cert, connection.client_key) if connection.uses_tls else None
     return Access(connection.token or os.environ.get(TOKEN_VARIABLE) or None, tls)
+
+
+def load_conditions(url: str | None, engine: EngineConfig) -> dict[str, Any]:
+    """The conditions of a load: of the device of an engine in this process, where ``url`` is None."""
+    if url is not None:
+        return conditions()
+    from draftline.engine.runner.device import select_device  # imports torch, which takes seconds
+
+    return conditions(select_device(engine))
+
+
+def named(info: TargetInfo, shape: str | None) -> TargetInfo:
+    """What a target says of itself, with the name of its shape in place of its model, which has the shape's weights only."""
+    return info if shape is None else replace(info, model=shape)
 
 
 @asynccontextmanager

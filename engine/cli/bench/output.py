@@ -1,4 +1,4 @@
-"""The option that all benchmarks have."""
+"""The options that many benchmarks have."""
 
 from __future__ import annotations
 
@@ -11,3 +11,6 @@ OutputFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
 ]
 """A file for results."""
+
+PlotFile = Annotated[Path | None, typer.Option(metavar="FILE.svg", help="plot the results to this file")]
+"""A file for a plot. `draftline bench plot` draws the same from the file of results."""

@@ -13,6 +13,8 @@ from google.protobuf.duration_pb2 import Duration
 from rich.console import Console
 
 from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.plots.canvas import need_matplotlib
+from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.profile.tables import kernel_table, memory_table, phase_table
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.backend import connected, server_errors
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 150
 _SHOWN_KERNELS = 20
+_ROWS = (1, 8)
 
 
 def profile(
@@ -41,8 +44,9 @@ def profile(
         ),
     ] = None,
     rows: Annotated[
-        str, typer.Option(metavar="N,N", help="sequences of each profiled batch [default: 1,8]", show_default=False)
-    ] = "1,8",
+        str | None,
+        typer.Option(metavar="N,N", help="sequences of each batch [default: 1,8; with --memory 1, 2, 4, …]"),
+    ] = None,
     prompt_len: Annotated[
         int, typer.Option(metavar="N", help="tokens of each prompt [default: 128]", show_default=False, min=1)
     ] = 128,
@@ -65,6 +69,9 @@ def profile(
         Path, typer.Option(metavar="FOLDER", help="for Chrome traces [default: profiles]", show_default=False)
     ] = Path("profiles"),
     output: OutputFile = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="with --memory, plot the results to this file")
+    ] = None,
     *,
     connection: Connection,
     engine: EngineConfig,
@@ -81,11 +88,16 @@ def profile(
     - `draftline profile --model ./Qwen3-0.6B --memory --prompt-len 4096`
     - `draftline profile --server gpu7:50051 --seconds 5`; the server needs `--profile-dir`
     """
+    if plot is not None:
+        if not memory:
+            raise UsageError("--plot: shows the memory by batch size, of --memory")
+        need_matplotlib()
     with ExitStack() as stack:
         if server is None:
             if connection != Connection():
                 raise UsageError(NEEDS_SERVER)
-            _local(shape, _sizes(rows), prompt_len, steps, memory, traces, output, engine, stack)
+            sizes = None if rows is None else _sizes(rows)
+            _local(shape, sizes, prompt_len, steps, memory, traces, output, plot, engine, stack)
             return
         if shape is not None or memory:
             raise UsageError(
@@ -107,12 +119,13 @@ def _sizes(text: str) -> list[int]:
 
 def _local(
     shape: str | None,
-    rows: list[int],
+    rows: list[int] | None,
     prompt_len: int,
     steps: int,
     memory: bool,
     traces: Path,
     output: Path | None,
+    plot: Path | None,
     engine: EngineConfig,
     stack: ExitStack,
 ) -> None:
@@ -135,9 +148,11 @@ def _local(
     runner = BatchRunner(core, engine)
     common = {"model": name, "device": core.info.device, "dtype": core.info.dtype, "prompt_len": prompt_len}
     if memory:
-        _memory(runner, common, prompt_len, lines, console)
+        _memory(runner, common, rows, prompt_len, lines, console)
+        if plot is not None:
+            plot_memory(lines.written, plot)
     else:
-        _phases(runner, common, rows, prompt_len, steps, traces, lines, console)
+        _phases(runner, common, rows or list(_ROWS), prompt_len, steps, traces, lines, console)
 
 
 def _phases(
@@ -162,11 +177,18 @@ def _phases(
         _show(lines.write({"benchmark": "profile", **common, **peaks, **phase.fields(peak)}), console)
 
 
-def _memory(runner: BatchRunner, common: dict[str, Any], prompt_len: int, lines: ResultLines, console: Console) -> None:
+def _memory(
+    runner: BatchRunner,
+    common: dict[str, Any],
+    rows: list[int] | None,
+    prompt_len: int,
+    lines: ResultLines,
+    console: Console,
+) -> None:
     from draftline.engine.bench.profile.memory import boundary, memory_by_batch
 
     room, slots = boundary(runner, prompt_len), runner.core.info.max_num_seqs
-    for measured in memory_by_batch(runner, prompt_len):
+    for measured in memory_by_batch(runner, prompt_len, rows):
         lines.write({"benchmark": "memory", **common, "boundary": room, **measured.fields()})
     console.print(memory_table(lines.written))
     console.print(

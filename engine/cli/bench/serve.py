@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
+from pathlib import Path
 from typing import Annotated
 
 import typer
+import uvloop
 
+from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.measure import LoadBench
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.plots.canvas import need_matplotlib
+from draftline.engine.bench.plots.turns import has_turns, plot_turns
 from draftline.engine.bench.tables import load_table, turns_table
-from draftline.engine.cli.bench.load import console, notes, opened, progress_bar
+from draftline.engine.cli.bench.load import console, load_conditions, named, notes, opened, progress_bar
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
 
 
 def serve(
@@ -23,7 +27,11 @@ def serve(
         str | None,
         typer.Option(metavar="URL", help="the server: grpc://HOST:PORT, or http(s)://… of any OpenAI-compatible one"),
     ] = None,
+    shape: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=SHAPE_HELP)] = None,
     output: OutputFile = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="plot latency and cache hits by turn to this file")
+    ] = None,
     *,
     load: LoadConfig,
     connection: Connection,
@@ -42,21 +50,34 @@ def serve(
     - `draftline bench serve --url http://gpu7:8000 --workload agent-session --preset medium --output results.jsonl`
     - `draftline bench serve --url http://gpu7:8000 --dataset sharegpt.json --conversations 200 --rate 8`
     """
-    with result_lines(output, conditions()) as lines:
-        asyncio.run(_run(url, load, connection, engine, lines))
+    if url is not None and shape is not None:
+        raise UsageError("--shape: the server at --url has its own model")
+    if plot is not None:
+        need_matplotlib()
+        if load.dataset is None and load.resolved().turns == 1:
+            raise UsageError(f"--plot: shows turns, and a conversation of {load.workload} has one")
+    with shaped(engine, shape) as made, result_lines(output, load_conditions(url, made)) as lines:
+        uvloop.run(_run(url, shape, load, connection, made, lines))
     shown = console()
     shown.print(load_table(lines.written, ["run"] if load.repeats > 1 else []))
     if lines.written[-1]["ttft_ms_by_turn"]:
         shown.print(turns_table(lines.written[-1]))
+    if plot is not None and any(map(has_turns, lines.written)):
+        plot_turns(lines.written, plot)
     for note in notes(lines.written):
         shown.print(note)
 
 
 async def _run(
-    url: str | None, load: LoadConfig, connection: Connection, engine: EngineConfig, lines: ResultLines
+    url: str | None,
+    shape: str | None,
+    load: LoadConfig,
+    connection: Connection,
+    engine: EngineConfig,
+    lines: ResultLines,
 ) -> None:
     workload = load.resolved()
     async with opened(url, engine, connection) as target:
-        bench = LoadBench(target, load, lines)
+        bench = LoadBench(target, load, lines, named(target.info, shape))
         with progress_bar(console(), bench.requests(workload) * load.repeats, workload.name) as advance:
             await bench.measure(workload, {}, advance)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
@@ -10,15 +9,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import uvloop
 
+from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.lengths import Lengths
 from draftline.engine.bench.load.workloads import Workload, with_load
 from draftline.engine.bench.measure import LoadBench
-from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.tables import load_table
-from draftline.engine.cli.bench.load import console, notes, opened, progress_bar
+from draftline.engine.cli.bench.load import console, load_conditions, named, notes, opened, progress_bar
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
@@ -70,6 +70,7 @@ def sweep(
     rates: Annotated[str | None, typer.Option(metavar="X,X,…", help="conversations a second")] = None,
     prompt_lens: Annotated[str | None, typer.Option(metavar="LENGTHS,…", help="new tokens of a turn")] = None,
     output_lens: Annotated[str | None, typer.Option(metavar="LENGTHS,…", help="tokens of an answer")] = None,
+    shape: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=SHAPE_HELP)] = None,
     output: OutputFile = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="plot throughput and latency over the first axis")
@@ -96,7 +97,7 @@ def sweep(
     if load.dataset is not None and (prompt_lens or output_lens):
         raise UsageError("--prompt-lens and --output-lens: the prompts and lengths are the dataset's")
     if plot is not None:
-        from draftline.engine.bench.plots import need_matplotlib
+        from draftline.engine.bench.plots.canvas import need_matplotlib
 
         need_matplotlib()
     points = [(dict(zip(axes, values, strict=True)), load.resolved()) for values in product(*axes.values())]
@@ -109,15 +110,17 @@ def sweep(
             except ValueError as error:
                 raise UsageError(f"--{name.replace('_', '-')}: {error}") from None
         workloads.append(({FIELDS[name]: _value(value) for name, value in point.items()}, workload))
-    with result_lines(output, conditions()) as lines:
-        asyncio.run(_run(url, workloads, load, connection, engine, lines))
+    if url is not None and shape is not None:
+        raise UsageError("--shape: the server at --url has its own model")
+    with shaped(engine, shape) as made, result_lines(output, load_conditions(url, made)) as lines:
+        uvloop.run(_run(url, shape, workloads, load, connection, made, lines))
     shown = console()
     varied = [FIELDS[name] for name in axes]
     shown.print(load_table(lines.written, varied + (["run"] if load.repeats > 1 else [])))
     for note in notes(lines.written):
         shown.print(note)
     if plot is not None:
-        from draftline.engine.bench.plots import plot_sweep
+        from draftline.engine.bench.plots.sweep import plot_sweep
 
         plot_sweep(lines.written, varied[0], plot)
 
@@ -135,6 +138,7 @@ def _value(text: str) -> str | int | float:
 
 async def _run(
     url: str | None,
+    shape: str | None,
     workloads: list[tuple[dict[str, str | int | float], Workload]],
     load: LoadConfig,
     connection: Connection,
@@ -143,7 +147,7 @@ async def _run(
 ) -> None:
     shown = console()
     async with opened(url, engine, connection) as target:
-        bench = LoadBench(target, load, lines)
+        bench = LoadBench(target, load, lines, named(target.info, shape))
         for point, workload in workloads:
             name = ", ".join(f"{key} {value}" for key, value in point.items())
             with progress_bar(shown, bench.requests(workload) * load.repeats, name) as advance:

@@ -113,14 +113,16 @@ def run(*arguments: str) -> Any:
     ids=",".join,
 )
 def test_servers_of_several_variants_get_the_same_load(variants: list[str], tmp_path: Path) -> None:
-    shape, output = tmp_path / "config.json", tmp_path / "lines.jsonl"
+    shape, output, picture = tmp_path / "config.json", tmp_path / "lines.jsonl", tmp_path / "ablation.svg"
     shape.write_text(json.dumps(SHAPE))
     done = run(
         "--shape", str(shape), "--device", "cpu", "--dtype", "float32", "--kv-cache-memory-gib", "0.01",
         "--only", ",".join(variants), "--conversations", "3", "--prompt-len", "40", "--output-len", "6",
         "--shared-prefix", "64", "--workload", "prefix_caching", "--output", str(output), "--warm-up", "1",
+        "--plot", str(picture),
     )  # fmt: skip
     assert done.exit_code == 0, done.stderr
+    assert "prefix-cache: off" in picture.read_text()
     base, uncached, *others = map(json.loads, output.read_text().splitlines())
     assert (base["outputs"], base["outputs_equal"], base["tokens_per_s_change"]) == (3, 3, 0.0)
     assert base["rounds"][0]["cache_hit_rate"] is not None

@@ -72,8 +72,10 @@ def test_a_workload_matches_its_fields_and_is_deterministic(workload: Workload) 
     for conversation in conversations:
         assert len(conversation.shared) == workload.shared_prefix
         assert len(conversation.turns) == workload.turns
-        tokens = sum(len(turn.new) + turn.output_len for turn in conversation.turns)
-        assert len(conversation.shared) + tokens <= workload.max_model_len
+        assert conversation.tokens == len(conversation.shared) + sum(
+            len(turn.new) + turn.output_len for turn in conversation.turns
+        )
+        assert conversation.tokens <= workload.max_model_len
 
 
 def test_names_have_hyphens_or_underscores() -> None:

@@ -132,15 +132,19 @@ def test_batches_that_cannot_run_at_once_are_refused(tmp_path: Path) -> None:
 
 
 def test_memory_grows_with_the_batch_until_the_cache_is_full() -> None:
-    core = tiny_core(num_slots=8, num_blocks=16, token_budget=64, prefix_caching=False)
+    core = tiny_core(num_slots=8, num_blocks=16, token_budget=32)
     core.info = replace(core.info, memory=MemoryUse(weights=1000, cache=16 * 512, graphs=7))
     runner = BatchRunner(core, EngineConfig())
-    measured = list(memory_by_batch(runner, prompt_len=20))
-    # A sequence has 20 + 5 tokens, of which all but the last are cached: 3 blocks of 8.
-    assert boundary(runner, 20) == 5
-    assert [(each.rows, each.running) for each in measured] == [(1, 1), (2, 2), (4, 4), (5, 5), (6, 5)]
-    assert all(each.preemptions == 0 for each in measured)
-    assert [each.cache // 512 for each in measured] == [3, 6, 12, 15, 15]
+    measured = list(memory_by_batch(runner, prompt_len=8))
+    # A sequence has 8 + 16 tokens, of which all but the last are cached: 3 blocks of 8.
+    assert boundary(runner, 8) == 5
+    *within, beyond = measured
+    assert [(each.rows, each.running) for each in within] == [(1, 1), (2, 2), (4, 4), (5, 5)]
+    assert all(each.preemptions == 0 for each in within)
+    assert [each.cache // 512 for each in within] == [3, 6, 12, 15]
+    assert beyond.rows == 6
+    assert beyond.running < 6 or beyond.preemptions  # it waits, or it begins and another must give its blocks back
+    assert beyond.cache // 512 in (15, 16)
     for each in measured:
         assert each.weights == 1000
         assert each.cache + each.cache_free == 16 * 512
@@ -149,10 +153,28 @@ def test_memory_grows_with_the_batch_until_the_cache_is_full() -> None:
     assert measured[2].activations > measured[0].activations
 
 
+def test_all_sequences_run_at_once_though_their_prompts_take_many_steps() -> None:
+    core = tiny_core(num_slots=8, num_blocks=64, token_budget=16)
+    core.info = replace(core.info, memory=MemoryUse(cache=64 * 512))
+    runner = BatchRunner(core, EngineConfig())
+    # Each prompt takes five steps: without the cache, the first sequence would end before the fourth begins.
+    two, full, beyond = memory_by_batch(runner, prompt_len=80, rows=[2])
+    assert [(each.rows, each.running, each.preemptions) for each in (two, full)] == [(2, 2, 0), (5, 5, 0)]
+    assert [each.cache // 512 for each in (two, full)] == [2 * 12, 5 * 12]
+    assert beyond.running < 6 or beyond.preemptions
+
+
+def test_memory_by_batch_needs_the_prefix_cache() -> None:
+    runner = BatchRunner(tiny_core(prefix_caching=False), EngineConfig(prefix_caching=False))
+    with pytest.raises(UsageError, match="needs the prefix cache"):
+        next(memory_by_batch(runner, 8))
+
+
 def test_the_sizes_end_at_the_boundary_and_one_more() -> None:
     assert batch_sizes(6, 100) == [1, 2, 4, 6, 7]
     assert batch_sizes(8, 100) == [1, 2, 4, 8, 9]
     assert batch_sizes(6, 5) == [1, 2, 4]
+    assert batch_sizes(6, 100, [3, 1, 6, 50]) == [1, 3, 6, 7]
 
 
 def test_a_servers_profile_has_the_work_between_two_looks(tmp_path: Path) -> None:
@@ -203,12 +225,24 @@ def test_the_command_profiles_a_shape(tmp_path: Path) -> None:
     assert Path(decode["trace"]).is_file()
     assert "by kernel" in done.stderr
 
-    done = run(*common, "--memory", "--prompt-len", "100", "--max-num-seqs", "3")
+    done = run(
+        *common,
+        "--memory",
+        "--prompt-len",
+        "100",
+        "--max-num-seqs",
+        "3",
+        "--rows",
+        "2,1",
+        "--plot",
+        str(tmp_path / "m.svg"),
+    )
     assert done.exit_code == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["rows"] for line in lines] == [1, 2]
     assert all(line["weights"] > 0 and line["cache"] > 0 for line in lines)
     assert "memory by batch size" in done.stderr
+    assert "sequences of 100 tokens" in (tmp_path / "m.svg").read_text()
 
 
 @pytest.mark.parametrize(
@@ -219,6 +253,7 @@ def test_the_command_profiles_a_shape(tmp_path: Path) -> None:
         (("--shape", "qwen3-0.6b", "--model", "smollm2"), "--shape: takes random weights"),
         (("--server", "localhost:1", "--memory"), "--memory: needs an engine of its own"),
         (("--token", "x"), "need --server"),
+        (("--plot", "x.svg"), "--plot: shows the memory by batch size"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(arguments: tuple[str, ...], problem: str) -> None:

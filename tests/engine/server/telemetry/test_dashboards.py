@@ -13,11 +13,13 @@ import grpc.aio
 import pytest
 import yaml
 from fake_engine import FakeEngine
+from fake_nvml import GIB, FakeNvml
 from grpc_client import text_request
 
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
-from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, EngineStats, Histogram
+from draftline.engine.server.telemetry.gpu import GpuMonitor
+from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DevicePeak, EngineStats, Histogram, MemoryUse, WorkCounts
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 pytest.importorskip("promql_parser", reason="needs promql-parser (make setup-dev)")
@@ -83,10 +85,13 @@ async def series(make_engine: Callable[..., FakeEngine], monkeypatch: pytest.Mon
 
     The fake engine counts nothing, so the figures that a real one counts are set: three tokens of a request, 20 ms apart.
     """
+    monkeypatch.setattr(GpuMonitor, "_library", lambda monitor: FakeNvml())
     rules = yaml.safe_load((DEPLOY / "vllm-names.rules.yaml").read_text())["groups"][0]["rules"]
     server = Server(ServerConfig(port=0, metrics_port=0))
     await server.start()
     engine, served = make_engine(), 0
+    memory = MemoryUse(weights=5, cache=4, activations=3, graphs=2)
+    engine.info = replace(engine.info, peak=DevicePeak(1000.0, 100.0), memory=memory, device_uuids=("GPU-a",))
     idle = engine.stats()
     gaps = Histogram(TOKEN_GAP_BOUNDS_S)
 
@@ -94,6 +99,9 @@ async def series(make_engine: Callable[..., FakeEngine], monkeypatch: pytest.Mon
         return replace(
             idle,
             generated_tokens=3 * served,
+            steps=4 * served,
+            # A quarter of the device's arithmetic, and half of its memory traffic, in steps of half a second.
+            work=WorkCounts(4 * served, 2.0 * served, 500.0 * served, 100.0 * served),
             token_gaps=gaps.counts(),
             prefix_query_tokens=8 * served,
             prefix_hit_tokens=2 * served,
@@ -145,13 +153,50 @@ UNSEEN = {
 """Metrics without samples: no token was refused or drafted, and the fake engine compiles no constraints."""
 
 
+async def test_the_panels_of_the_device_show_its_use(series: Series) -> None:
+    panels = {panel["title"]: panel["targets"] for panel in json.loads((DEPLOY / "grafana.json").read_text())["panels"]}
+
+    def shown(title: str) -> dict[str, Vector]:
+        queries = {target["legendFormat"]: ready(target["expr"]) for target in panels[title]}
+        return {name: series.evaluate(query, END) for name, query in queries.items()}
+
+    assert {name: round(only(vector), 6) for name, vector in shown("Use of the device's peak").items()} == {
+        "MFU {{instance}}": 0.25,
+        "bandwidth {{instance}}": 0.5,
+    }
+    assert only(shown("Mean step")["{{instance}}"]) == pytest.approx(0.5)
+    [uses] = shown("Memory of the engine").values()
+    assert by(uses, "use") == {"weights": 5, "cache": 4, "activations": 3, "graphs": 2}
+    assert by(shown("GPU utilization")["{{gpu}}"], "gpu") == {"GPU-a": 0.87}
+    assert by(shown("GPU power")["{{gpu}}"], "gpu") == {"GPU-a": 512}
+    assert by(shown("GPU temperature")["{{gpu}}"], "gpu") == {"GPU-a": 61}
+    assert [only(vector) for vector in shown("GPU memory").values()] == [100 * GIB, 140 * GIB]
+
+
+def test_panels_do_not_overlap_and_have_names_of_their_own() -> None:
+    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({panel["title"] for panel in panels}) == len(panels)
+    cells = [
+        (panel["gridPos"]["x"] + column, panel["gridPos"]["y"] + row)
+        for panel in panels
+        for column in range(panel["gridPos"]["w"])
+        for row in range(panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+
+
+def ready(expression: str) -> str:
+    """An expression of the dashboard with its variables set."""
+    return expression.replace("$__rate_interval", "5m").replace("$model", "fake").replace("$instance", "local.*")
+
+
 async def test_the_dashboard_and_the_alerts_find_samples(series: Series) -> None:
     asked = list(expressions())
     assert len(asked) > 20
     for expression in asked:
-        expression = (
-            expression.replace("$__rate_interval", "5m").replace("$model", "fake").replace("$instance", "local.*")
-        )
+        expression = ready(expression)
         names = set(metric_names(expression))
         assert names
         for name in names - UNSEEN:

@@ -1,0 +1,51 @@
+"""``canvas``: a figure with panels, which becomes an SVG file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from draftline.engine.errors import MissingExtraError
+
+COLOURS = ("#1b6ca8", "#d17a22", "#4c9a5b", "#9c5fb5", "#9aa5b1", "#cfd6dd")
+"""In order of use; the last two are for what is beside the point."""
+
+
+def need_matplotlib() -> None:
+    """Check that matplotlib is there, before a long measurement.
+
+    Raises:
+        MissingExtraError: it is not.
+    """
+    try:
+        import matplotlib as matplotlib
+    except ImportError as error:
+        raise MissingExtraError("--plot", "bench") from error
+
+
+@contextmanager
+def canvas(path: Path, panels: int, width: float, height: float) -> Iterator[Sequence[Any]]:
+    """Panels side by side, in a figure that is written at the end. The same numbers give the same file.
+
+    Args:
+        path: the SVG file.
+        panels: how many.
+        width: of the figure, in inches.
+        height: of the figure, in inches.
+    """
+    import matplotlib  # takes a second to load
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    matplotlib.rcParams["svg.hashsalt"] = "draftline"
+    figure, axes = plt.subplots(1, panels, figsize=(width, height), layout="constrained", squeeze=False)
+    try:
+        for panel in axes[0]:
+            panel.spines[["top", "right"]].set_visible(False)
+        yield list(axes[0])
+        figure.savefig(path, metadata={"Date": None})
+    finally:
+        plt.close(figure)

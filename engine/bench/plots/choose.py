@@ -1,0 +1,40 @@
+"""``plots_of``: the plots that a file of results allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from draftline.engine.bench.plots.ablation import plot_ablation
+from draftline.engine.bench.plots.memory import plot_memory
+from draftline.engine.bench.plots.sweep import plot_sweep
+from draftline.engine.bench.plots.turns import has_turns, plot_turns
+
+Line = Mapping[str, Any]
+Draw = Callable[[Path], None]
+"""Draws into an SVG file."""
+
+AXES = ("clients", "rate", "prompt_len", "output_len")
+"""Fields that loads are plotted over. Of a sweep over several, the first counts."""
+
+NAMES = ("load", "turns", "ablation", "memory")
+
+
+def plots_of(lines: Sequence[Line]) -> dict[str, Draw]:
+    """The plots of these results, of `NAMES`, each with what draws it."""
+    found: dict[str, Draw] = {}
+    loads = [line for line in lines if line.get("benchmark") == "load"]
+    for axis in AXES:
+        swept = [line for line in loads if axis in line]
+        if len({line[axis] for line in swept}) > 1:
+            found["load"] = partial(plot_sweep, swept, axis)
+            break
+    if any(map(has_turns, loads)):
+        found["turns"] = partial(plot_turns, loads)
+    if ablations := [line for line in lines if line.get("benchmark") == "ablation"]:
+        found["ablation"] = partial(plot_ablation, ablations)
+    if memories := [line for line in lines if line.get("benchmark") == "memory"]:
+        found["memory"] = partial(plot_memory, memories)
+    return found

@@ -1,0 +1,54 @@
+"""``plot_turns``: the time to the first token and the cache hits, by turn of a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from draftline.engine.bench.plots.canvas import COLOURS, canvas
+
+Line = Mapping[str, Any]
+
+
+def has_turns(line: Line) -> bool:
+    """Whether a load's conversations have several turns."""
+    return bool(line.get("ttft_ms_by_turn"))
+
+
+def plot_turns(lines: Sequence[Line], path: Path) -> None:
+    """Plot the loads whose conversations have several turns. Of repeated runs the last counts."""
+    last = {
+        (line["engine"], line["model"], line["workload"], line["preset"]): line for line in lines if has_turns(line)
+    }
+    engines = len({engine for engine, _, _, _ in last}) > 1
+    models = len({model for _, model, _, _ in last}) > 1
+    most = max(len(line["ttft_ms_by_turn"]) for line in last.values())
+    with canvas(path, 2, 9, 3.2) as (first, hits):
+        for number, ((engine, model, workload, _), line) in enumerate(last.items()):
+            name = ", ".join([*([engine] if engines else []), *([model] if models else []), workload])
+            colour = COLOURS[number % len(COLOURS)]
+            for percentile, style in (("p50", "-"), ("p99", ":")):
+                _curve(first, [None if turn is None else turn[percentile] for turn in line["ttft_ms_by_turn"]], style, colour,
+                       f"{name}, {percentile}")  # fmt: skip
+            _curve(
+                hits,
+                [None if share is None else 100 * share for share in line["cache_hit_rate_by_turn"]],
+                "-",
+                colour,
+                name,
+            )
+        first.set(title="time to the first token", ylabel="ms")
+        hits.set(title="cache hits", ylabel="% of prompt tokens")
+        for axes in (first, hits):
+            top = 100 if axes is hits else None
+            axes.set(xlabel="turn", ylim=(0, top), xticks=range(1, most + 1))
+            if axes.lines:
+                axes.legend(fontsize="small", frameon=False)
+
+
+def _curve(axes: Any, values: Sequence[float | None], style: str, colour: str, name: str) -> None:
+    """A curve over the turns whose value is known; nothing where none is."""
+    known = [(turn, value) for turn, value in enumerate(values, 1) if value is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), style, marker=".", color=colour, label=name)

@@ -1,0 +1,42 @@
+"""``draftline bench plot``: an SVG file of results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftline.engine.bench.plots.canvas import need_matplotlib
+from draftline.engine.bench.plots.choose import NAMES, plots_of
+from draftline.engine.bench.report.results import read_results
+from draftline.engine.errors import UsageError
+
+
+def plot(
+    results: Annotated[list[Path], typer.Argument(metavar="RESULTS…", help="JSON lines of draftline bench or profile")],
+    output: Annotated[Path, typer.Option(metavar="FILE.svg", help="the file to write")],
+    what: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"of {', '.join(NAMES)}; needed where results allow several")
+    ] = None,
+) -> None:
+    """Plot results: load by clients, rate or length; latency by turn; ablations; memory by batch size.
+
+    **Examples**
+
+    - `draftline bench plot results.jsonl --output load.svg`
+    - `draftline bench plot results.jsonl --what turns --output turns.svg`
+    """
+    need_matplotlib()
+    found = plots_of([line for path in results for line in read_results(path)])
+    if what is not None and what not in NAMES:
+        raise UsageError(f"--what: {what}: not one of {', '.join(NAMES)}")
+    names = list(found) if what is None else [what]
+    if not found or names[0] not in found:
+        raise UsageError(f"{', '.join(map(str, results))}: has no results for {what or ' or '.join(NAMES)}")
+    if len(names) > 1:
+        raise UsageError(f"--what: choose one of {', '.join(names)}")
+    try:
+        found[names[0]](output)
+    except OSError as error:
+        raise UsageError(f"--output: {output}: {error.strerror}") from error

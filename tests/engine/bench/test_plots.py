@@ -1,0 +1,157 @@
+"""Plots: which ones a file of results allows, what they show, and the command that draws them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from draftline.engine.bench.plots.ablation import plot_ablation
+from draftline.engine.bench.plots.choose import NAMES, plots_of
+from draftline.engine.bench.plots.memory import plot_memory
+from draftline.engine.bench.plots.sweep import plot_sweep
+from draftline.engine.bench.plots.turns import plot_turns
+from draftline.engine.bench.report.results import read_results
+from draftline.engine.cli import app
+
+RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
+
+
+def times(milliseconds: float) -> dict[str, float]:
+    return {
+        name: milliseconds * factor for name, factor in (("mean", 1), ("p50", 1), ("p90", 2), ("p95", 3), ("p99", 4))
+    }
+
+
+def load(speed: float, **fields: Any) -> dict[str, Any]:
+    line = {"benchmark": "load", "engine": "draftline", "model": "m", "workload": "load", "preset": "small"}
+    numbers = {"tokens_per_s": speed, "ttft_ms": times(5), "inter_token_ms": times(1), "ttft_ms_by_turn": None}
+    return {**line, **numbers, "cache_hit_rate_by_turn": None, **fields}
+
+
+def agents(**fields: Any) -> dict[str, Any]:
+    turns = {"ttft_ms_by_turn": [times(30), None, times(20)], "cache_hit_rate_by_turn": [0.5, None, 0.9]}
+    return load(50.0, **{**turns, "workload": "agent-session", **fields})
+
+
+def variant(name: str, state: str, change: float, **fields: Any) -> dict[str, Any]:
+    line = {"benchmark": "ablation", "model": "m", "variant": name, "state": state, "error": None}
+    numbers = {"tokens_per_s": 100 * (1 + change), "tokens_per_s_change": change, "within_noise": abs(change) < 0.02}
+    return {**line, **numbers, "first_token_ms_p50": 10.0, "first_token_change": -change, **fields}
+
+
+def memory(rows: int, running: int, **fields: Any) -> dict[str, Any]:
+    line = {"benchmark": "memory", "model": "m", "prompt_len": 4096, "rows": rows, "running": running, "preemptions": 0}
+    sizes = {"weights": 1 << 30, "graphs": 1 << 28, "activations": 1 << 29, "cache": rows << 28}
+    return {**line, **sizes, "total": sum(sizes.values()), "cache_free": (64 - rows) << 28, **fields}
+
+
+LOADS = [load(10.0 * clients, clients=clients) for clients in (1, 2, 4)]
+ABLATIONS = [variant("baseline", "", 0.0), variant("graphs", "off", -0.5), variant("drafts", "ngram", 0.01)]
+MEMORY = [memory(1, 1), memory(16, 16), memory(64, 64), memory(65, 64, cache_free=0)]
+
+
+def texts(path: Path) -> set[str]:
+    """The texts of a plot: matplotlib draws them as outlines, and names each in a comment."""
+    return {found.strip() for found in re.findall(r"<!--(.*?)-->", path.read_text(), re.DOTALL)}
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        (LOADS, ["load"]),
+        ([agents()], ["turns"]),
+        ([*LOADS, agents()], ["load", "turns"]),
+        (ABLATIONS, ["ablation"]),
+        (MEMORY, ["memory"]),
+        ([load(1.0), LOADS[0]], []),
+        ([{"benchmark": "throughput"}, {}], []),
+    ],
+)
+def test_a_file_allows_the_plots_of_its_results(lines: list[dict[str, Any]], names: list[str]) -> None:
+    assert list(plots_of(lines)) == names
+    assert set(names) <= set(NAMES)
+
+
+def test_loads_are_plotted_over_what_was_varied(tmp_path: Path) -> None:
+    path = tmp_path / "load.svg"
+    failed = load(0.0, clients=8, ttft_ms=None, inter_token_ms=None)
+    plots_of([*LOADS, failed])["load"](path)
+    assert {"throughput", "time to the first token", "between tokens", "clients", "8", "p99"} <= texts(path)
+    plot_sweep([{**line, "engine": "other"} for line in LOADS] + LOADS, "clients", path)
+    assert {"draftline", "other", "other, p50"} <= texts(path)
+    again = tmp_path / "again.svg"
+    plot_sweep([{**line, "engine": "other"} for line in LOADS] + LOADS, "clients", again)
+    assert again.read_text() == path.read_text()
+
+
+def test_turns_are_plotted_without_those_that_no_conversation_reached(tmp_path: Path) -> None:
+    path = tmp_path / "turns.svg"
+    plot_turns([load(1.0), agents(), agents(workload="chat-serving", cache_hit_rate_by_turn=[None] * 3)], path)
+    assert {"turn", "3", "agent-session, p50", "chat-serving, p99", "cache hits"} <= texts(path)
+
+
+def test_an_ablation_has_a_bar_for_each_variant(tmp_path: Path) -> None:
+    path = tmp_path / "ablation.svg"
+    slow = variant("all", "off", -0.999, first_token_change=80.0, first_token_ms_p50=810.0)
+    refused = variant("fp8-cache", "on", 0.0, error="it cannot")
+    nothing = variant("prefix-cache", "off", 0.2, first_token_ms_p50=None, first_token_change=None)
+    plot_ablation([*ABLATIONS, slow, refused, nothing], path)
+    assert {"graphs: off", "drafts: ngram", "all: off", "810 ms", "50", "prefix-cache: off"} <= texts(path)
+    assert not texts(path) & {"fp8-cache: on", "baseline: "}
+    plot_ablation([*ABLATIONS, {**ABLATIONS[1], "model": "other"}], path)
+    assert {"m, graphs: off", "other, graphs: off"} <= texts(path)
+
+
+def test_memory_is_stacked_for_each_model(tmp_path: Path) -> None:
+    path = tmp_path / "memory.svg"
+    plot_memory([*MEMORY, memory(2, 2, model="other", weights=1 << 20)], path)
+    assert {"m", "other", "65", "weights", "cache", "reserved", "GiB", "sequences of 4,096 tokens"} <= texts(path)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.name)
+def test_results_of_the_repository_can_be_plotted(path: Path, tmp_path: Path) -> None:
+    for name, draw in plots_of(read_results(path)).items():
+        draw(tmp_path / f"{name}.svg")
+        assert (tmp_path / f"{name}.svg").stat().st_size > 1000
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["bench", "plot", *arguments])
+
+
+def written(path: Path, lines: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def test_the_command_draws_files_of_results(tmp_path: Path) -> None:
+    first, second = written(tmp_path / "a.jsonl", LOADS), written(tmp_path / "b.jsonl", [agents()])
+    output = tmp_path / "out.svg"
+    done = run(first, "--output", str(output))
+    assert done.exit_code == 0, done.stderr
+    assert "clients" in texts(output)
+    done = run(first, second, "--what", "turns", "--output", str(output))
+    assert done.exit_code == 0, done.stderr
+    assert "turn" in texts(output)
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments", "problem"),
+    [
+        ([*LOADS, agents()], (), "--what: choose one of load, turns"),
+        (LOADS, ("--what", "memory"), "has no results for memory"),
+        (LOADS, ("--what", "cake"), "--what: cake: not one of"),
+        ([load(1.0)], (), "has no results for load or turns or ablation or memory"),
+    ],
+)
+def test_what_cannot_be_drawn_is_named(
+    lines: list[dict[str, Any]], arguments: tuple[str, ...], problem: str, tmp_path: Path
+) -> None:
+    done = run(written(tmp_path / "a.jsonl", lines), *arguments, "--output", str(tmp_path / "out.svg"))
+    assert done.exit_code == 2
+    assert problem in " ".join(done.stderr.split())

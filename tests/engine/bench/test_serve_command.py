@@ -1,0 +1,91 @@
+"""The commands ``bench serve`` and ``bench sweep`` on an engine in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exact_models import SHAPES
+from typer.testing import CliRunner
+
+from draftline.engine.cli import app
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["bench", *arguments])
+
+
+def of_shape(folder: Path) -> tuple[str, ...]:
+    """Options of an engine that starts fast."""
+    shape = folder / "config.json"
+    shape.write_text(json.dumps({**SHAPES["llama-64"], "model_type": "llama"}))
+    own = ("--dtype", "float32", "--drafter", "none", "--kv-cache-memory-gib", "0.05", "--device", "cpu")
+    return ("--shape", str(shape), *own, "--output", str(folder / "lines.jsonl"))
+
+
+def written(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
+
+
+def test_turns_of_agents_are_shown_and_plotted(tmp_path: Path) -> None:
+    small = ("--conversations", "2", "--turns", "3", "--shared-prefix", "64", "--prompt-len", "8", "--tool-len", "8")
+    picture = tmp_path / "turns.svg"
+    load = ("--workload", "agent-session", *small, "--output-len", "4", "--rate", "50", "--plot", str(picture))
+    done = run("serve", *of_shape(tmp_path), *load)
+    assert done.exit_code == 0, done.stderr
+    [line] = written(tmp_path)
+    assert (line["requests"], line["failed"], len(line["ttft_ms_by_turn"])) == (6, 0, 3)
+    assert line["cache_hit_rate_by_turn"][2] > 0.5
+    assert line["model"] == str(tmp_path / "config.json")
+    assert "by turn" in done.stderr
+    assert "agent-session, p99" in picture.read_text()
+
+
+def test_a_sweep_of_a_shape_is_plotted(tmp_path: Path) -> None:
+    picture = tmp_path / "load.svg"
+    load = (
+        "--conversations",
+        "4",
+        "--prompt-len",
+        "8",
+        "--output-len",
+        "4",
+        "--clients",
+        "1,2",
+        "--plot",
+        str(picture),
+    )
+    done = run("sweep", *of_shape(tmp_path), *load)
+    assert done.exit_code == 0, done.stderr
+    assert [(line["clients"], line["requests"], line["max_in_flight"]) for line in written(tmp_path)] == [
+        (1, 4, 1),
+        (2, 8, 2),
+    ]
+    assert "clients" in picture.read_text()
+
+
+def test_what_is_drawn_counts_against_the_models_limit(tmp_path: Path) -> None:
+    done = run(
+        "serve", *of_shape(tmp_path), "--prompt-len", "lognormal:8,1", "--output-len", "4", "--conversations", "4"
+    )
+    assert done.exit_code == 0, done.stderr  # the distribution allows 437 tokens, of which none comes
+    done = run("serve", *of_shape(tmp_path), "--prompt-len", "900", "--output-len", "4", "--conversations", "4")
+    assert done.exit_code == 2
+    assert "its contexts have up to 904 tokens, and the model's have 768" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("serve", "--url", "grpc://h:1", "--shape", "qwen3-0.6b"), "--shape: the server at --url has its own model"),
+        (("sweep", "--url", "grpc://h:1", "--shape", "qwen3-0.6b", "--clients", "1"), "--shape: the server at --url"),
+        (("serve", "--shape", "no-such"), "no such file, and none of the shapes known by name"),
+        (("serve", "--plot", "x.svg"), "--plot: shows turns, and a conversation of baseline has one"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(arguments: tuple[str, ...], problem: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert problem in " ".join(done.stderr.split())
