@@ -22,6 +22,7 @@ from exact_mixes import Case, assert_adverse, assert_cancelled, assert_mix, crow
 from exact_models import write_model
 from patience import PATIENCE_S, wait_until
 from rank_servers import Servers, follower_of, gone, last_words
+from several_and_one import check_several_against_one
 
 from draftline import Client, EngineStoppedError, RetryPolicy, SamplingParams
 
@@ -63,6 +64,13 @@ def _run(jobs: list[Job], folder: Path) -> list[Done]:
             process.kill()
             process.wait()
     return [pickle.loads(file.read_bytes()) for file in files]
+
+
+@needs_two
+@pytest.mark.xdist_group("ranks-against-one")
+def test_tokens_equal_those_of_one_gpu(tmp_path: Path) -> None:
+    write_model(tmp_path, "llama-576")
+    check_several_against_one(tmp_path, "llama-576", 2, DEVICE)
 
 
 @pytest.fixture
