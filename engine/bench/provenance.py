@@ -55,7 +55,8 @@ def conditions(device: torch.device | None = None) -> dict[str, Any]:
 
 def command_line() -> str:
     """The command that runs, without the path of its program, and without a token."""
-    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    program = Path(sys.argv[0]).name
+    words = ["draftline" if program == "__main__.py" else program, *sys.argv[1:]]
     for index, word in enumerate(words):
         if word == "--token" and index + 1 < len(words):
             words[index + 1] = "…"

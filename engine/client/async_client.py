@@ -53,9 +53,9 @@ _OPTIONS = [
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # The retry policy decides how long to wait, not the channel.
+    # The retry policy decides how long to wait, not the channel. gRPC's min_reconnect_backoff_ms is none of these: it is how long
+    # a connection may take, and a busy server's TLS handshake takes longer than any backoff.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
 
 from draftline.engine.bench.noise import Spread, ratio
 from draftline.engine.bench.report.results import Case, Line, Metric, View, cases_of, kind_of_line, view_of
-from draftline.engine.bench.report.svg import Bar, Curve, bar_chart, line_chart, short
+from draftline.engine.bench.report.svg import Bar, Curve, Stack, bar_chart, line_chart, short, stack_chart
 
 _MAX_BARS = 24
 _NAMES = ("A", "B")
@@ -50,6 +52,7 @@ class Section:
 def render(results: Mapping[str, Sequence[Line]], title: str) -> str:
     """The page. ``results`` has the lines of one file or two, by the name of the file; the first is the base."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["breakable"] = _breakable
     template = environment.from_string(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     lists = list(results.values())
     kinds = list(dict.fromkeys(kind_of_line(line) for lines in lists for line in lines))
@@ -62,6 +65,14 @@ def render(results: Mapping[str, Sequence[Line]], title: str) -> str:
         (name, file, len(lines), _facts(lines)) for name, (file, lines) in zip(_NAMES, results.items(), strict=False)
     ]
     return template.render(title=title, sources=sources, sections=sections, compares=len(lists) > 1)
+
+
+def _breakable(text: str) -> Markup:
+    """A text that may break behind its punctuation: names of workloads and paths have no spaces."""
+    broken = str(escape(text))
+    for mark in ("_", "/"):
+        broken = broken.replace(mark, f"{mark}<wbr>")
+    return Markup(broken)
 
 
 def _facts(lines: Sequence[Line]) -> list[tuple[str, str]]:
@@ -146,16 +157,28 @@ def _shown(metric: Metric, value: float) -> str:
 
 
 def _charts(view: View, metrics: Sequence[Metric], cases: Sequence[Case], common: Mapping[str, Any]) -> list[Chart]:
-    axis = next((name for name in view.axes if _is_swept(cases, name)), None)
-    if axis is not None:
-        return _sweep_charts(view, metrics, cases, axis)
-    charts = [] if view.bars is None else _bars(view.bars, cases, common)
-    return charts + _turn_charts(cases, common)
+    """Curves of the cases that differ in one axis only, and bars of the rest."""
+    charts: list[Chart] = []
+    rest = list(cases)
+    for axis in view.axes:
+        if swept := _swept(rest, axis):
+            charts += _sweep_charts(view, metrics, swept, axis)
+            rest = [case for case in rest if case not in swept]
+    if rest and view.bars is not None:
+        charts += _bars(view.bars, rest, common)
+    if view.stack:
+        charts += _stacks(view, cases, common)
+    return charts + _turn_charts(rest, common)
 
 
-def _is_swept(cases: Sequence[Case], axis: str) -> bool:
-    values = [case.key.get(axis) for case in cases]
-    return len(set(map(str, values))) > 1 and all(isinstance(value, int | float) for value in values)
+def _swept(cases: Sequence[Case], axis: str) -> list[Case]:
+    """The cases that have others beside them which differ in this axis only."""
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        if isinstance(case.key.get(axis), int | float):
+            others = {name: value for name, value in case.key.items() if name != axis}
+            groups.setdefault(json.dumps(others, sort_keys=True, default=str), []).append(case)
+    return [case for group in groups.values() if len(group) > 1 for case in group]
 
 
 def _sweep_charts(view: View, metrics: Sequence[Metric], cases: Sequence[Case], axis: str) -> list[Chart]:
@@ -167,7 +190,8 @@ def _sweep_charts(view: View, metrics: Sequence[Metric], cases: Sequence[Case], 
     charts = []
     for name, group in groups.items():
         curves = [curve for number, metric in enumerate(group) for curve in _curves(metric, cases, axis, bool(number))]
-        if any(len(curve.points) > 1 for curve in curves):
+        # What is 0 everywhere, such as the cache hits of prompts that have nothing in common, needs no picture.
+        if any(len(curve.points) > 1 and any(y for _, y in curve.points) for curve in curves):
             picture = line_chart(curves, axis.replace("_", " "), name)
             charts.append(Chart(name, picture, [(curve.colour, curve.dotted, curve.name) for curve in curves]))
     return charts
@@ -216,12 +240,31 @@ def _bars(metric: Metric, cases: Sequence[Case], common: Mapping[str, Any]) -> l
     return [Chart(metric.label, bar_chart(bars, metric.label))] if bars else []
 
 
+def _stacks(view: View, cases: Sequence[Case], common: Mapping[str, Any]) -> list[Chart]:
+    stacks = []
+    for case in cases[:_MAX_BARS]:
+        for file in range(len(case.lines)):
+            if not case.lines[file]:
+                continue
+            parts = [
+                (metric.label, Spread.of(values).median, number)
+                for number, metric in enumerate(view.stack)
+                if (values := case.values(metric, file))
+            ]
+            side = f"{_NAMES[file]}  " if len(case.lines) > 1 else ""
+            label = side + (_label(case, common, short_label=True) or view.title)
+            stacks.append(Stack(label, short(sum(value for _, value, _ in parts)), parts))
+    used = {number for stack in stacks for _, value, number in stack.parts if value}
+    legend = [(number, False, metric.label) for number, metric in enumerate(view.stack) if number in used]
+    return [Chart(view.title, stack_chart(stacks, view.title), legend)] if stacks else []
+
+
 def _turn_charts(cases: Sequence[Case], common: Mapping[str, Any]) -> list[Chart]:
     """The time to the first token and the cache hits by turn, of loads with several turns."""
     charts = []
     for field, inner, title, factor in (
-        ("ttft_ms_by_turn", "p50", "TTFT p50 ms by turn", 1.0),
-        ("cache_hit_rate_by_turn", None, "cache hits by turn, %", 100.0),
+        ("ttft_ms_by_turn", "p50", "TTFT p50 ms", 1.0),
+        ("cache_hit_rate_by_turn", None, "cache hits, %", 100.0),
     ):
         curves: list[Curve] = []
         for case in cases:
@@ -238,5 +281,7 @@ def _turn_charts(cases: Sequence[Case], common: Mapping[str, Any]) -> list[Chart
                     curves.append(Curve(name, points, len(curves) % 6))
         if curves:
             picture = line_chart(curves, "turn", title)
-            charts.append(Chart(title, picture, [(curve.colour, curve.dotted, curve.name) for curve in curves]))
+            charts.append(
+                Chart(f"{title}, by turn", picture, [(curve.colour, curve.dotted, curve.name) for curve in curves])
+            )
     return charts

@@ -23,12 +23,14 @@ class Metric:
         label: its heading, with the unit.
         better: which direction is an improvement.
         is_share: whether it is shown as a percentage.
+        scale: what the number is multiplied by.
     """
 
     path: tuple[str, ...]
     label: str
     better: Better
     is_share: bool = False
+    scale: float = 1.0
 
     def read(self, line: Line) -> float | None:
         """The number, or None where the line has none."""
@@ -37,7 +39,9 @@ class Metric:
             if not isinstance(value, Mapping) or value.get(name) is None:
                 return None
             value = value[name]
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value) * self.scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class View:
         metrics: the numbers to show.
         axes: fields that a sweep may vary, to plot over.
         bars: the metric to plot as bars where nothing is varied.
+        stack: the metrics to plot as parts of one bar for each case.
     """
 
     title: str
@@ -57,6 +62,7 @@ class View:
     metrics: tuple[Metric, ...]
     axes: tuple[str, ...] = ()
     bars: Metric | None = None
+    stack: tuple[Metric, ...] = ()
 
 
 _TOKENS = Metric(("tokens_per_s",), "tokens/s", "higher")
@@ -73,6 +79,9 @@ _LOAD = (
     Metric(("cache_hit_rate",), "cache hits", "higher", is_share=True),
     Metric(("drafts", "rate"), "drafts accepted", "higher", is_share=True),
     Metric(("failed",), "failed", "lower"),
+)
+_PARTS = tuple(
+    Metric((use,), f"{use} MiB", "lower", scale=1 / (1 << 20)) for use in ("weights", "graphs", "activations", "cache")
 )
 _WHO = ("engine", "engine_version", "model", "dtype", "device")
 
@@ -141,6 +150,48 @@ VIEWS: Mapping[str, View] = {
             Metric(("count",), "counted", "neither"),
             _TOKENS,
         ),
+    ),
+    "ablation": View(
+        "Ablation",
+        ("model", "workload", "preset", "variant", "state"),
+        (
+            _TOKENS,
+            Metric(("tokens_per_s_change",), "change of tokens/s", "neither", is_share=True),
+            Metric(("first_token_ms_p50",), "first token p50 ms", "lower"),
+            Metric(("first_token_change",), "change of first token", "neither", is_share=True),
+            Metric(("fixed_bytes",), "weights, activations, graphs MiB", "lower", scale=1 / (1 << 20)),
+            Metric(("cache_bytes_a_token",), "cache B/token", "lower"),
+            Metric(("outputs_equal",), "equal outputs", "higher"),
+            Metric(("outputs",), "outputs", "neither"),
+            Metric(("failed",), "failed", "lower"),
+        ),
+        bars=_TOKENS,
+    ),
+    "profile": View(
+        "Steps",
+        ("model", "device", "dtype", "prompt_len", "phase", "rows"),
+        (
+            Metric(("step_ms",), "step ms", "lower"),
+            Metric(("limit_ms",), "device's limit ms", "neither"),
+            Metric(("limit_share",), "limit / step", "higher", is_share=True),
+            Metric(("mfu",), "MFU", "higher", is_share=True),
+            Metric(("bandwidth",), "bandwidth", "higher", is_share=True),
+            Metric(("busy_share",), "device busy", "higher", is_share=True),
+            Metric(("steps",), "steps", "neither"),
+        ),
+        bars=Metric(("step_ms",), "step ms", "lower"),
+    ),
+    "memory": View(
+        "Memory by batch size",
+        ("model", "device", "dtype", "prompt_len", "rows"),
+        (
+            Metric(("running",), "ran at once", "higher"),
+            Metric(("preemptions",), "preemptions", "lower"),
+            *_PARTS,
+            Metric(("total",), "total MiB", "lower", scale=1 / (1 << 20)),
+            Metric(("cache_free",), "free cache MiB", "higher", scale=1 / (1 << 20)),
+        ),
+        stack=_PARTS,
     ),
 }
 """By a line's field ``benchmark``."""
@@ -227,7 +278,7 @@ def cases_of(view: View, files: Sequence[Sequence[Line]]) -> list[Case]:
     found: dict[str, tuple[dict[str, Any], tuple[list[Line], ...]]] = {}
     for index, lines in enumerate(files):
         for line in lines:
-            key = {name: line[name] for name in view.key if line.get(name) is not None and line[name] != {}}
+            key = {name: line[name] for name in view.key if line.get(name) not in (None, "", {})}
             if len(files) > 1:
                 key.pop("engine_version", None)  # two versions of one engine are what is compared
             name = json.dumps(key, sort_keys=True, default=str)

@@ -10,6 +10,7 @@ from html import escape
 WIDTH, HEIGHT = 420, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 14, 40
 _BAR, _BAR_GAP = 20, 12
+_ROW = 15 + _BAR + _BAR_GAP
 _CHARACTER = 6.3
 """Units of the picture that a character of a label takes."""
 
@@ -34,6 +35,15 @@ class Bar:
     colour: int
     low: float
     high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A bar of several parts: its label, the text at its end, and the name, the value and the colour of each part."""
+
+    label: str
+    text: str
+    parts: Sequence[tuple[str, float, int]]
 
 
 def nice_ticks(highest: float, wanted: int = 4) -> list[float]:
@@ -96,26 +106,55 @@ def line_chart(curves: Sequence[Curve], x_label: str, y_label: str) -> str:
 def bar_chart(bars: Sequence[Bar], label: str) -> str:
     """Horizontal bars with their labels above them and their numbers at their ends. A thin line shows the spread."""
     highest = max([bar.high for bar in bars] + [1e-12])
-    room = WIDTH - 12 - _CHARACTER * (max(len(bar.text) for bar in bars) + 1)
-    row = 15 + _BAR + _BAR_GAP
+    room = _room([bar.text for bar in bars])
     parts = []
     for index, bar in enumerate(bars):
-        top = index * row + 12
         length = max(bar.value / highest * room, 1)
-        fits = int((WIDTH - 8) / _CHARACTER)
-        name = bar.label if len(bar.label) <= fits else bar.label[: fits - 1] + "…"
-        parts.append(_text(0, top, name, "start"))
-        title = escape(f"{bar.label}: {bar.text}")
-        parts.append(
-            f'<rect class="bar c{bar.colour}" x="0" y="{top + 5}" width="{length:.1f}" height="{_BAR}" rx="2">'
-            f"<title>{title}</title></rect>"
-        )
+        parts += [_name(index, bar.label), _bar(index, 0, length, bar.colour, f"{bar.label}: {bar.text}")]
         if bar.high > bar.low:
-            y = top + 5 + _BAR / 2
+            y = index * _ROW + 17 + _BAR / 2
             x1, x2 = bar.low / highest * room, bar.high / highest * room
             parts.append(f'<line class="spread" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y}" y2="{y}"/>')
-        parts.append(_text(max(length, bar.high / highest * room) + 5, top + 5 + _BAR * 0.72, bar.text, "start"))
-    return _picture(WIDTH, len(bars) * row + 4, label, parts)
+        parts.append(_end(index, max(length, bar.high / highest * room), bar.text))
+    return _picture(WIDTH, len(bars) * _ROW + 4, label, parts)
+
+
+def stack_chart(stacks: Sequence[Stack], label: str) -> str:
+    """Horizontal bars of several parts, with their labels above them and their sums at their ends."""
+    highest = max([sum(value for _, value, _ in stack.parts) for stack in stacks] + [1e-12])
+    room = _room([stack.text for stack in stacks])
+    parts = []
+    for index, stack in enumerate(stacks):
+        parts.append(_name(index, stack.label))
+        x = 0.0
+        for name, value, colour in stack.parts:
+            length = value / highest * room
+            parts.append(_bar(index, x, length, colour, f"{stack.label}, {name}: {short(value)}"))
+            x += length
+        parts.append(_end(index, x, stack.text))
+    return _picture(WIDTH, len(stacks) * _ROW + 4, label, parts)
+
+
+def _room(texts: Sequence[str]) -> float:
+    """The width that bars may have beside the texts at their ends."""
+    return WIDTH - 12 - _CHARACTER * (max(map(len, texts)) + 1)
+
+
+def _name(index: int, label: str) -> str:
+    fits = int((WIDTH - 8) / _CHARACTER)
+    return _text(0, index * _ROW + 12, label if len(label) <= fits else label[: fits - 1] + "…", "start")
+
+
+def _bar(index: int, x: float, length: float, colour: int, title: str) -> str:
+    y = index * _ROW + 17
+    return (
+        f'<rect class="bar c{colour}" x="{x:.1f}" y="{y}" width="{length:.1f}" height="{_BAR}" rx="2">'
+        f"<title>{escape(title)}</title></rect>"
+    )
+
+
+def _end(index: int, x: float, text: str) -> str:
+    return _text(x + 5, index * _ROW + 17 + _BAR * 0.72, text, "start")
 
 
 def _horizontal(y: float, text: str) -> str:

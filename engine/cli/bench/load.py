@@ -23,6 +23,9 @@ from draftline.engine.client.async_client import Tls
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 
+_KNOWN_BEFORE = 0.05
+"""Share of prompt tokens that chance does not explain: a chat's template may begin all prompts alike."""
+
 WIDTH = 180
 """Columns of a table in a file, which has no width of its own."""
 
@@ -108,6 +111,14 @@ def notes(lines: Sequence[dict[str, Any]]) -> list[str]:
     # An engine in this process shares its processor time.
     if busy > BUSY_CLIENT and lines[0]["protocol"] != "offline":
         found.append(f"The load generator itself used {busy:.0%} of a core: the server may be faster than this shows.")
+    for line in lines:
+        load = line["load_options"]
+        fresh = load["turns"] == 1 and not load["shared_prefix"]
+        if fresh and (line["cache_hit_rate"] or 0.0) > _KNOWN_BEFORE:
+            found.append(
+                f"The server's cache knew {line['cache_hit_rate']:.0%} of the prompts from an earlier run: give another --seed."
+            )
+            break
     failures = sorted({f"{line['first_error']}" for line in lines if line["failed"]})
     found += [f"A request failed: {message}" for message in failures[:3]]
     late = max((line["client_wait_ms"] or {"p99": 0.0})["p99"] for line in lines)

@@ -47,7 +47,7 @@ class Balanced(HTMLParser):
     @override
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.loads += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "xlink:href", "action")]
-        if tag not in ("meta",):
+        if tag not in ("meta", "wbr"):
             self.open.append(tag)
 
     @override
@@ -98,6 +98,71 @@ def test_what_is_in_one_file_only_is_said() -> None:
     assert "in one file only" in render({"a": [line(1, 100.0)], "b": [line(2, 100.0)]}, "t")
 
 
+def pictures(page: str) -> list[str]:
+    """What the pictures of a page are said to show."""
+    return re.findall(r'<svg [^>]*aria-label="([^"]*)"', page)
+
+
+def test_cases_that_differ_in_one_field_are_curves_and_the_rest_are_bars() -> None:
+    loads = [line(clients, 100.0 * clients, workload="load") for clients in (1, 2, 4)]
+    swept = [
+        line(32, 100.0, prompt_len=prompt_len, output_len=output_len)
+        for prompt_len in (128, 512)
+        for output_len in (64, 256)
+    ]
+    turns = [{"p50": 9.0}, {"p50": 8.0}]
+    agents = {**line(1, 50.0, workload="agent-session", ttft_ms_by_turn=turns)}
+    del agents["clients"]
+    found = pictures(render({"a": [*loads, *swept, agents]}, "a"))
+    assert "tokens/s by clients" in found
+    assert "tokens/s by prompt len" in found
+    assert "tokens/s by output len" not in found  # a curve for each of them
+    assert "tokens/s" in found  # bars: of the agents alone
+    assert "TTFT p50 ms by turn" in found
+
+
+def test_memory_is_a_case_for_each_batch_size() -> None:
+    def memory(rows: int) -> dict[str, object]:
+        sizes = {"weights": 2 << 20, "graphs": 0, "activations": 1 << 20, "cache": rows << 20}
+        where = {"benchmark": "memory", "model": "m", "prompt_len": 8, "rows": rows, "running": rows, "preemptions": 0}
+        return {**where, **sizes, "total": sum(sizes.values()), "cache_free": 0}
+
+    page = render({"a": [memory(1), memory(16)]}, "a")
+    assert "rows 1<" in page
+    assert "rows 16<" in page
+    assert "<title>rows 16, cache MiB: 16</title>" in page
+    assert pictures(page) == ["Memory by batch size"]
+    assert "</i>cache MiB" in page
+    assert "</i>graphs MiB" not in page  # a CPU has none
+
+
+def test_an_ablation_has_changes_and_equal_outputs() -> None:
+    def variant(name: str, state: str, change: float) -> dict[str, object]:
+        numbers = {"tokens_per_s": 100 * (1 + change), "tokens_per_s_change": change, "within_noise": False}
+        return {
+            "benchmark": "ablation",
+            "model": "m",
+            "variant": name,
+            "state": state,
+            "outputs": 9,
+            "outputs_equal": 8,
+            **numbers,
+        }
+
+    page = render({"a": [variant("baseline", "", 0.0), variant("graphs", "off", -0.25)]}, "a")
+    assert "-25.0%" in page
+    assert "equal outputs" in page
+    assert "within noise" not in page
+    assert ">graphs, off<" in page
+    assert ">baseline<" in page
+
+
+def test_long_names_may_break() -> None:
+    page = render({"a": [line(1, 1.0, workload="continuous_batching"), line(1, 2.0, workload="a<b")]}, "a")
+    assert "continuous_<wbr>batching" in page
+    assert "a&lt;b" in page
+
+
 def test_names_are_escaped() -> None:
     page = render({"<a>": [line(1, 1.0, model="<script>x</script>"), line(1, 1.0, model="n")]}, "<b>")
     assert "<script>" not in page
@@ -106,10 +171,10 @@ def test_names_are_escaped() -> None:
 
 def test_an_unknown_benchmark_is_shown_by_its_plain_fields() -> None:
     lines = [
-        {"benchmark": "ablation", "case": name, "tokens_per_s": 5.5, "equal": True} for name in ("all", "no graphs")
+        {"benchmark": "laundry", "case": name, "tokens_per_s": 5.5, "equal": True} for name in ("all", "no graphs")
     ]
     page = render({"a": lines}, "t")
-    assert "Ablation" in page
+    assert "Laundry" in page
     assert "no graphs" in page
     assert ">5.5<" in page
 

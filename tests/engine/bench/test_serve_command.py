@@ -11,6 +11,7 @@ from exact_models import SHAPES
 from typer.testing import CliRunner
 
 from draftline.engine.cli import app
+from draftline.engine.cli.bench.load import notes
 
 
 def run(*arguments: str) -> Any:
@@ -74,6 +75,18 @@ def test_what_is_drawn_counts_against_the_models_limit(tmp_path: Path) -> None:
     done = run("serve", *of_shape(tmp_path), "--prompt-len", "900", "--output-len", "4", "--conversations", "4")
     assert done.exit_code == 2
     assert "its contexts have up to 904 tokens, and the model's have 768" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("hit_rate", "turns", "shared_prefix", "said"),
+    [(0.8, 1, 0, True), (0.01, 1, 0, False), (None, 1, 0, False), (0.8, 3, 0, False), (0.8, 1, 64, False)],
+)
+def test_prompts_that_the_cache_knew_before_are_told(
+    hit_rate: float | None, turns: int, shared_prefix: int, said: bool
+) -> None:
+    options = {"arrivals": "closed", "turns": turns, "shared_prefix": shared_prefix}
+    line = {"client_cpu_share": 0.1, "client_wait_ms": None, "protocol": "grpc", "failed": 0, "load_options": options}
+    assert any("give another --seed" in note for note in notes([{**line, "cache_hit_rate": hit_rate}])) == said
 
 
 @pytest.mark.parametrize(

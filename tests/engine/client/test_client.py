@@ -286,6 +286,39 @@ async def test_tls_and_tokens(engine: FakeEngine, tmp_path: Path) -> None:
     await server.abort()
 
 
+async def test_a_slow_handshake_is_waited_for(engine: FakeEngine, tmp_path: Path) -> None:
+    """A busy server takes longer for a handshake than a client's first backoff, as it does while it loads a model."""
+    authority = trustme.CA()
+    ours = authority.issue_cert("localhost")
+    ca, cert, key = (str(tmp_path / name) for name in ("ca.pem", "cert.pem", "key.pem"))
+    authority.cert_pem.write_to_path(ca)
+    ours.cert_chain_pems[0].write_to_path(cert)
+    ours.private_key_pem.write_to_path(key)
+    server = Server(ServerConfig(port=0, tls_cert=cert, tls_key=key))
+    await server.start()
+    await server.serve(engine)
+    pumps: list[asyncio.Task[None]] = []
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.3)
+        host, _, port = server.address.rpartition(":")
+        to, back = await asyncio.open_connection(host, int(port))
+        pumps.extend((asyncio.create_task(pump(reader, back)), asyncio.create_task(pump(to, writer))))
+
+    proxy = await asyncio.start_server(late, "127.0.0.1", 0)
+    port = proxy.sockets[0].getsockname()[1]
+    async with AsyncClient(f"localhost:{port}", tls=Tls(ca), retry=RetryPolicy(attempts=1)) as client:
+        assert (await client.model()).model == "fake"
+    await server.abort()
+    await asyncio.gather(*pumps, return_exceptions=True)
+    proxy.close()
+
+
 @pytest.fixture
 def address(make_engine: Callable[..., FakeEngine]) -> Iterator[str]:
     """Of a server on a thread of its own, for clients without an event loop."""
