@@ -74,7 +74,7 @@ class LoadBench:
                         f"the warm-up failed with {error.code}: {error}{self._hint(error)}"
                     ) from error
                 self._is_warm = True
-            before = self._target.work()
+            before = await self._target.work()
             measured = await run_load(
                 self._target, conversations, self._form, self._sampling, workload.max_concurrent, progress
             )
@@ -93,7 +93,7 @@ class LoadBench:
                 "prompts": self._form,
                 "run": run + 1,
                 **summarize(measured, limits),
-                "utilization": _utilization(self._target, before),
+                "utilization": await _utilization(self._target, before),
                 "load_options": described(workload, config),
                 "target": target_fields(info),
             }
@@ -143,9 +143,9 @@ def target_fields(info: TargetInfo) -> dict[str, object]:
     return {"max_model_len": known["max_model_len"], **known["details"]}
 
 
-def _utilization(target: Target, before: WorkCounts | None) -> dict[str, Any] | None:
+async def _utilization(target: Target, before: WorkCounts | None) -> dict[str, Any] | None:
     """The steps since ``before`` and their use of the device's peak rates; None where the target does not say."""
-    after = target.work()
+    after = await target.work()
     if before is None or after is None:
         return None
     return asdict(Utilization.of(after - before, target.peak()))

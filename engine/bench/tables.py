@@ -37,6 +37,11 @@ def _errors(line: Line) -> str:
     return ", ".join(f"{count} {code}" for code, count in line["errors"].items()) or "0"
 
 
+def _utilization(line: Line) -> str:
+    use = line["utilization"] or {}
+    return f"{percent(use.get('mfu'))} / {percent(use.get('bandwidth'))}"
+
+
 _COLUMNS: Mapping[str, Callable[[Line], str]] = {
     "requests": lambda line: str(line["requests"]),
     "tokens/s": lambda line: _number(line["tokens_per_s"]),
@@ -58,11 +63,14 @@ def load_table(lines: Sequence[Line], varied: Sequence[str]) -> Table:
     title = f"{first['model']}{where}, {first['workload']}, over {first['protocol']}"
     shown = Table(title=title, title_justify="left", caption="p50 / p99", caption_justify="left")
     engines = len({line["engine"] for line in lines}) > 1
-    for name in (*(["engine"] if engines else []), *varied, *_COLUMNS):
+    columns = dict(_COLUMNS)
+    if any((line["utilization"] or {}).get("mfu") is not None for line in lines):
+        columns["MFU / bandwidth"] = _utilization
+    for name in (*(["engine"] if engines else []), *varied, *columns):
         shown.add_column(name.replace("_", " "), justify="right", overflow="fold")
     for line in lines:
         point = [str(line[name]) for name in (*(["engine"] if engines else []), *varied)]
-        shown.add_row(*point, *(column(line) for column in _COLUMNS.values()), style="red" if line["failed"] else None)
+        shown.add_row(*point, *(column(line) for column in columns.values()), style="red" if line["failed"] else None)
     return shown
 
 

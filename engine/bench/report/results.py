@@ -78,6 +78,8 @@ _LOAD = (
     Metric(("goodput_per_s",), "goodput/s", "higher"),
     Metric(("cache_hit_rate",), "cache hits", "higher", is_share=True),
     Metric(("drafts", "rate"), "drafts accepted", "higher", is_share=True),
+    Metric(("utilization", "mfu"), "MFU", "higher", is_share=True),
+    Metric(("utilization", "bandwidth"), "bandwidth", "higher", is_share=True),
     Metric(("failed",), "failed", "lower"),
 )
 _PARTS = tuple(

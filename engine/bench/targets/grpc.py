@@ -8,23 +8,31 @@ from typing import Any, Self
 
 from typing_extensions import override
 
+from draftline.engine.bench.counts import peak_of, work_of
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.targets.target import Question, RequestError, Target, TargetInfo
 from draftline.engine.bench.targets.updates import record, request_of
 from draftline.engine.client.async_client import AsyncClient, Tls
+from draftline.engine.client.metrics import ServerMetrics
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.outputs import Update
+from draftline.engine.stats import DevicePeak, WorkCounts
 
 _ONCE = RetryPolicy(attempts=1)
+
+_ASKED_S = 5.0
+"""The longest wait for metrics."""
 
 
 class GrpcTarget(Target):
     """A server. Requests are sent once: a full queue is an error to count, not to wait for."""
 
-    def __init__(self, client: AsyncClient, info: TargetInfo) -> None:
-        """Use a client; `connect` makes one."""
+    def __init__(self, client: AsyncClient, info: TargetInfo, metrics: ServerMetrics) -> None:
+        """Use a client, and the metrics of the same server; `connect` makes both."""
         self.info = info
         self._client = client
+        self._metrics = metrics
+        self._peak: DevicePeak | None = None
         self._session = client.open_session()
 
     @classmethod
@@ -62,7 +70,7 @@ class GrpcTarget(Target):
             form="tokens",
             details=details,
         )
-        return cls(client, info)
+        return cls(client, info, ServerMetrics(address, token, tls))
 
     @override
     async def ask(self, question: Question, answer: Answer) -> None:
@@ -90,6 +98,23 @@ class GrpcTarget(Target):
                 session.discard(name)
 
     @override
+    async def work(self) -> WorkCounts | None:
+        found = await self._metrics.read(_ASKED_S)
+        if found is None:
+            return None
+
+        def number(name: str) -> float:
+            return found.get(name, 0.0)
+
+        self._peak = peak_of(number)
+        return work_of(number)
+
+    @override
+    def peak(self) -> DevicePeak | None:
+        return self._peak
+
+    @override
     async def close(self) -> None:
+        await self._metrics.close()
         await self._session.close()
         await self._client.close()

@@ -95,7 +95,7 @@ class OfflineTarget(Target):
                 self.engine.cancel(name)
 
     @override
-    def work(self) -> WorkCounts:
+    async def work(self) -> WorkCounts:
         return self.engine.stats().work
 
     @override

@@ -85,12 +85,12 @@ class Target(Protocol):
         """
         ...
 
-    def work(self) -> WorkCounts | None:
-        """The work of its engine's steps so far; None where it does not say."""
+    async def work(self) -> WorkCounts | None:
+        """Ask for the work of its engine's steps so far; None where it does not say."""
         return None
 
     def peak(self) -> DevicePeak | None:
-        """The peak rates of its device; None where they are not known."""
+        """The peak rates of its device, once `work` has been asked for; None where they are not known."""
         return None
 
     async def close(self) -> None:

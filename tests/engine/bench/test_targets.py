@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from fake_engine import FakeEngine
 
 from draftline.engine.bench.contenders.servers import PEERS, Peer, PeerError, program_of, started, version_of
-from draftline.engine.bench.lines import ResultLines
+from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.measure import LoadBench
+from draftline.engine.bench.tables import load_table
 from draftline.engine.bench.targets.connect import Access, connect
 from draftline.engine.bench.targets.target import Question, RequestError, Target
 from draftline.engine.errors import CallFailedError, DraftlineError, UsageError
 from draftline.engine.protocol import Chat
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
+from draftline.engine.stats import DevicePeak, EngineStats, WorkCounts
 
 MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 99}]}
 
@@ -177,6 +186,53 @@ async def test_a_load_writes_lines_with_all_that_was_measured() -> None:
     assert lines[0]["cache_hit_rate"] == round(3 / 7, 4)
     assert lines[0]["engine_version"] == "9.9"
     assert lines[0]["load_options"]["output_len"] == "4"
+
+
+async def measured_over_grpc(engine: FakeEngine, config: ServerConfig, access: Access) -> dict[str, Any]:
+    """The line of a small load on a server of ``engine``."""
+    server = Server(config)
+    await server.start()
+    await server.serve(engine)
+    target = await connect(f"grpc://{server.address}", None, access)
+    load = LoadConfig(conversations=3, prompt_len="4", output_len="4", warm_up=0)
+    with result_lines(None, {}) as lines:
+        [line] = await LoadBench(target, load, lines).measure(load.resolved(), {}, lambda answer: None)
+    await target.close()
+    await server.abort()
+    return line
+
+
+async def test_a_load_over_grpc_has_the_servers_utilization(
+    make_engine: Callable[..., FakeEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    engine.info = replace(engine.info, peak=DevicePeak(1000.0, 100.0))
+    idle, looks = engine.stats(), itertools.count(1)
+
+    def stats() -> EngineStats:
+        """Between any two looks, a quarter of the device's arithmetic and half of its memory traffic."""
+        look = next(looks)
+        return replace(idle, steps=4 * look, work=WorkCounts(4 * look, 2.0 * look, 500.0 * look, 100.0 * look))
+
+    monkeypatch.setattr(engine, "stats", stats)
+    line = await measured_over_grpc(engine, ServerConfig(port=0), Access())
+    assert (line["requests"], line["failed"], line["protocol"]) == (3, 0, "grpc")
+    use = line["utilization"]
+    assert (use["step_s"], use["mfu"], use["bandwidth"]) == (0.5, 0.25, 0.5)
+    shown = load_table([line], [])
+    assert [str(column.header) for column in shown.columns][-1] == "MFU / bandwidth"
+    assert list(shown.columns[-1].cells) == ["25% / 50%"]
+    assert len(load_table([{**line, "utilization": None}], []).columns) == len(shown.columns) - 1
+
+
+async def test_without_the_right_to_metrics_there_is_no_utilization(
+    make_engine: Callable[..., FakeEngine], tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("tokens: [{name: me, token: a-long-enough-token}]")
+    config = ServerConfig(port=0, tokens=str(tokens))
+    line = await measured_over_grpc(make_engine(), config, Access("a-long-enough-token"))
+    assert (line["failed"], line["utilization"]) == (0, None)
 
 
 async def test_a_warm_up_that_fails_says_why_and_what_to_try() -> None:
