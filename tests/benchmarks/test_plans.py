@@ -1,4 +1,4 @@
-"""benchmarks/plans.py measures plans that really arrive."""
+"""benchmarks/parallel/plans.py measures plans that really arrive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import plans
+from parallel import plans
 
 
 def test_every_receiver_gets_every_plan() -> None:

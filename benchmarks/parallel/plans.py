@@ -1,4 +1,4 @@
-"""Time plans on their way to the other ranks: ``python benchmarks/plans.py --receivers 1,3,7``. Needs no GPU.
+"""Time plans on their way to the other ranks: ``python benchmarks/parallel/plans.py --receivers 1,3,7``. Needs no GPU.
 
 Rank 0 encodes a decode step's plan and sends it through shared memory; each receiver, a process of its own, decodes it.
 ``arrival_us`` is the time from the call of send until the last receiver has decoded the plan. One JSON line for each number of
