@@ -95,6 +95,45 @@ def test_a_rank_that_hangs_in_a_step_ends_the_server(
     wait_until(lambda: gone(rank))
 
 
+_WAITING = """
+import sys
+
+if "serve" in sys.orig_argv:
+    import time
+    from pathlib import Path
+
+    from draftline.engine.runner.transfer import Readback
+
+    def wait(self):
+        while Path({flag!r}).exists():
+            time.sleep(1)
+
+    Readback.wait = wait
+"""
+
+
+def test_a_lost_rank_ends_a_server_that_waits_for_its_device(
+    tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU waits for the others' parts of a sum, and the step thread for the GPU: nothing ends that."""
+    site, flag = tmp_path / "site", tmp_path / "wait"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(_WAITING.format(flag=str(flag)))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    server, address = servers.start()
+    rank = follower_of(server.pid)
+    with Client(address, retry=RetryPolicy(attempts=1)) as client:
+        flag.touch()
+        stream = client.submit("abc", SamplingParams(max_tokens=5, ignore_eos=True))
+        os.kill(rank, signal.SIGKILL)
+        with pytest.raises(EngineStoppedError, match="the engine stopped after a fault"):
+            for _ in stream:
+                pass
+    _, err = server.communicate(timeout=PATIENCE_S)
+    assert server.returncode == 1
+    assert "rank 1 ended with -9" in last_words(err)
+
+
 @pytest.mark.slow
 def test_an_idle_server_ends_too(servers: Servers) -> None:
     server, _ = servers.start()
