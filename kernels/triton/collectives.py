@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -33,7 +34,10 @@ from draftline.kernels.triton.inbox import CELL_BYTES, PROGRAMS, WORDS, cell_of,
 from draftline.kernels.triton.linear.dense import overlaps
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.sums import INTERPRETED
-from draftline.kernels.triton.words import MAX_WORDS, word_spread_kernel, word_sum_kernel
+from draftline.kernels.triton.words import MAX_WORDS, word_sum_kernel
+
+_SPREAD = 512
+"""Samples are spread in multiples of this."""
 
 _PATIENCE = tl.constexpr(1 << 26)
 """Rounds of waiting, of about a microsecond each."""
@@ -276,25 +280,6 @@ class Exchange:
         )
         return out
 
-    def spread(self, values: Tensor) -> Tensor:
-        """[K] int64, each below 2^31: rank 0's values. ``K`` is at most ``PROGRAMS * WORDS``."""
-        out = torch.empty_like(values)
-        if values.shape[0]:
-            word_spread_kernel[(triton.cdiv(values.shape[0], WORDS),)](
-                values,
-                out,
-                self.inboxes,
-                self.counts,
-                values.shape[0],
-                RANK=self.rank,
-                SIZE=self.size,
-                BLOCK=WORDS,
-                OVERLAP=False,
-                num_warps=WORDS // 32,
-                **launch_options(False),
-            )
-        return out
-
 
 def _block(rows: int, n: int, element_size: int) -> int:
     """Elements of a program's block: as few as leave each program one block, since a program sends and adds its block alone."""
@@ -354,6 +339,7 @@ class SymmetricCollectives(Collectives):
             DeviceLimits.of(device),
         )
         self._device, self._begun = device, begun
+        self._spreads: dict[int, Join] = {}
         self.spread(torch.zeros(1, dtype=torch.int64, device=device))  # compiles what runs outside of graphs
 
     @override
@@ -369,4 +355,11 @@ class SymmetricCollectives(Collectives):
     @override
     def spread(self, values: Tensor) -> Tensor:
         self._begun()
-        return self._exchange.spread(values)
+        count = values.shape[0]
+        if not count:
+            return values
+        # As every rank's columns: a launch costs the same for one sender as for all.
+        width = triton.cdiv(count, _SPREAD) * _SPREAD  # few widths, so few joiners
+        if width not in self._spreads:
+            self._spreads[width] = self.joiner([width] * self.size)
+        return self._spreads[width](F.pad(values, (0, width - count)).view(1, -1))[0, :count]

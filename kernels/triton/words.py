@@ -102,41 +102,6 @@ def _receive(words: tl.tensor, count: tl.tensor, mask: tl.tensor) -> tl.tensor:
         )
 
 
-@triton.jit(do_not_specialize=["K"])
-def word_spread_kernel(
-    values: tl.tensor,
-    out: tl.tensor,
-    inboxes: tl.tensor,
-    counts: tl.tensor,
-    K: int,
-    RANK: tl.constexpr,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
-) -> None:
-    """A block of rank 0's [K] int64 values a program, each below 2^31. All ranks send, so that each knows how far the others are."""
-    program = tl.program_id(0)
-    cols = tl.arange(0, BLOCK)
-    n = program * BLOCK + cols
-    mask = n < K
-    own = tl.load(inboxes + RANK)
-    wait_for_previous(OVERLAP)
-    count = tl.load(counts + program) + 1
-    value = tl.load(values + n, mask=mask, other=0).to(tl.int32)
-    for peer in tl.static_range(SIZE):
-        if peer != RANK:
-            _send(words_of(tl.load(inboxes + peer), program, RANK, count, SIZE) + cols, value, count, mask)
-    result = value
-    for rank in tl.static_range(SIZE):
-        if rank != RANK:
-            got = _receive(words_of(own, program, rank, count, SIZE) + cols, count, mask)
-            if rank == 0:
-                result = got
-    tl.store(out + n, result.to(tl.int64), mask=mask)
-    tl.debug_barrier()  # all threads have read the count
-    tl.store(counts + program, count)
-
-
 @triton.jit
 def word_sum_kernel(
     partial: tl.tensor,

@@ -21,7 +21,7 @@ from draftline.kernels.triton.inbox import PROGRAMS, inbox_bytes
 
 @dataclass
 class Job:
-    """What a rank computes: sums of its partials with bias and residual, then a join of its part, and rank 0's values spread."""
+    """What a rank computes, again and again: a sum of its partial with bias and residual, then a join of its part."""
 
     rank: int
     size: int
@@ -31,10 +31,9 @@ class Job:
     residuals: list[Tensor | None]
     part: Tensor
     widths: list[int]
-    values: Tensor
 
 
-def run(job: Job) -> tuple[list[Tensor], Tensor, Tensor]:
+def run(job: Job) -> tuple[list[Tensor], Tensor]:
     inboxes = [
         torch.from_file(str(path), shared=True, size=inbox_bytes(job.size), dtype=torch.uint8) for path in job.inboxes
     ]
@@ -47,4 +46,4 @@ def run(job: Job) -> tuple[list[Tensor], Tensor, Tensor]:
     )
     sums = [exchange.sum_add(x, job.bias, y) for x, y in zip(job.partials, job.residuals, strict=True)]
     starts = torch.tensor([sum(job.widths[:index]) for index in range(job.size + 1)], dtype=torch.int32)
-    return sums, exchange.join(job.part, starts, job.widths), exchange.spread(job.values)
+    return sums, exchange.join(job.part, starts, job.widths)

@@ -280,7 +280,7 @@ def _exchange(_: Ops) -> None:
         exchange.sum_add(partial, bias, partial)
         exchange.sum_add(partial, None, None)
         exchange.join(_empty(rows, 64128), starts, [64128, 64128])
-    exchange.spread(_empty(5, dtype=torch.int64))
+    exchange.join(_empty(1, 512, dtype=torch.int64), starts, [512, 512])
 
 
 _NOISE = SamplingFeatures.TEMPERATURE
