@@ -1,13 +1,13 @@
 """``SymmetricCollectives``: collectives between the GPUs of a host, one launch each, over their peers' memory.
 
-Every rank has an inbox that its peers write to (`inbox.py`). A program sends its block of elements to each peer, then a flag
-behind it, waits for the peers' flags, and computes its block from its inbox. The sums of few rows need no flag (`words.py`). Bits
-depend neither on timing nor on the number of rows: the partials are added in the order of the ranks.
+Every rank has an inbox that its peers write to. A program sends its block of elements to each peer, then a flag behind it,
+waits for the peers' flags, and computes its block from its inbox. So a sum is one trip over the link, and bits depend neither on
+timing nor on the number of rows: the partials are added in the order of the ranks.
 
 Program p of every rank works on the same elements, and has cells of its own in each inbox. It counts its exchanges, in memory,
 so that a CUDA graph counts on; a cell's flag holds the count of what is in it. There are two cells for each sender, used in
-turn: a peer writes an exchange's cell only after it has received all of the exchange before, and so after this rank has read
-what was in the cell. No other synchronisation is needed.
+turn: a peer writes an exchange's cell only after it has the flags of the exchange before, and so after this rank has read what was
+in the cell. No other synchronisation is needed.
 
 A rank that waits for `_PATIENCE` rounds stops its GPU with an error. Far earlier, the watchdog has ended the process if a peer
 has died.
@@ -30,17 +30,53 @@ from typing_extensions import override
 
 from draftline.kernels.collectives import Collectives, Join
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.inbox import CELL_BYTES, PROGRAMS, WORDS, cell_of, flag_of, inbox_bytes
 from draftline.kernels.triton.linear.dense import overlaps
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.sums import INTERPRETED
-from draftline.kernels.triton.words import MAX_WORDS, word_sum_kernel
+
+PROGRAMS = 128
+"""The most programs of a launch: fewer than any supported device runs at once, so that none waits for one that cannot start."""
+
+CELL_BYTES = 16384
 
 _SPREAD = 512
 """Samples are spread in multiples of this."""
 
+_FLAG_BYTES = 128
+"""Bytes between two flags: no two share a cache line."""
+
 _PATIENCE = tl.constexpr(1 << 26)
 """Rounds of waiting, of about a microsecond each."""
+
+_CELLS = tl.constexpr(CELL_BYTES)
+_FLAGS = tl.constexpr(_FLAG_BYTES)
+_PROGRAMS = tl.constexpr(PROGRAMS)
+
+
+def inbox_bytes(size: int) -> int:
+    """The size of an inbox for messages from ``size`` ranks: flags, then cells."""
+    return PROGRAMS * size * (_FLAG_BYTES + 2 * CELL_BYTES)
+
+
+@triton.jit
+def _flag(inbox: tl.tensor, program: tl.tensor, sender: tl.constexpr, SIZE: tl.constexpr) -> tl.tensor:
+    """The address of a sender's flag for a program, in an inbox."""
+    return (inbox + (program * SIZE + sender) * _FLAGS).to(tl.pointer_type(tl.int32))
+
+
+@triton.jit
+def _cell(
+    inbox: tl.tensor,
+    program: tl.tensor,
+    sender: tl.constexpr,
+    count: tl.tensor,
+    SIZE: tl.constexpr,
+    dtype: tl.constexpr,
+) -> tl.tensor:
+    """The address of a sender's cell for a program's exchange, in an inbox."""
+    cells = inbox + _PROGRAMS * SIZE * _FLAGS
+    index = ((count & 1) * _PROGRAMS + program) * SIZE + sender
+    return (cells + index.to(tl.int64) * _CELLS).to(tl.pointer_type(dtype))
 
 
 @triton.jit
@@ -67,18 +103,18 @@ def _exchange(
     program = tl.program_id(0)
     for peer in tl.static_range(SIZE):
         if peer != RANK:
-            cell = cell_of(tl.load(inboxes + peer), program, RANK, count, SIZE, dtype)
+            cell = _cell(tl.load(inboxes + peer), program, RANK, count, SIZE, dtype)
             tl.store(cell + cols, value, mask=mask)
     # The flag must not arrive before any thread's elements.
     tl.debug_barrier()
     for peer in tl.static_range(SIZE):
         if peer != RANK:
-            flag = flag_of(tl.load(inboxes + peer), program, RANK, SIZE)
+            flag = _flag(tl.load(inboxes + peer), program, RANK, SIZE)
             tl.atomic_xchg(flag, count, sem="release", scope="sys")
     own = tl.load(inboxes + RANK)
     for peer in tl.static_range(SIZE):
         if peer != RANK:
-            flag = flag_of(own, program, peer, SIZE)
+            flag = _flag(own, program, peer, SIZE)
             rounds = 0
             # The peer may be one exchange ahead. Counts wrap around, so that their difference decides.
             behind = count - tl.atomic_add(flag, 0, sem="acquire", scope="sys")
@@ -101,7 +137,7 @@ def _received(
     dtype: tl.constexpr,
 ) -> tl.tensor:
     """A peer's block. Past the first cache, which does not see what peers write."""
-    cell = cell_of(inbox, tl.program_id(0), sender, count, SIZE, dtype)
+    cell = _cell(inbox, tl.program_id(0), sender, count, SIZE, dtype)
     return tl.load(cell + cols, mask=mask, other=0, cache_modifier=".cg")
 
 
@@ -209,29 +245,9 @@ class Exchange:
         out = torch.empty_like(partial)
         if not rows:
             return out
-        overlap = overlaps(partial, self.limits)
-        words = _block_of_words(rows, n, self.size)
-        if words is not None:
-            word_sum_kernel[(rows * triton.cdiv(n, words),)](
-                partial,
-                partial if bias is None else bias,
-                partial if residual is None else residual,
-                out,
-                self.inboxes,
-                self.counts,
-                n,
-                RANK=self.rank,
-                SIZE=self.size,
-                BLOCK=words,
-                BIAS=bias is not None,
-                ADD=residual is not None,
-                OVERLAP=overlap,
-                num_warps=words // 32,
-                **launch_options(overlap),
-            )
-            return out
         block = _block(rows, n, partial.element_size())
         items = rows * triton.cdiv(n, block)
+        overlap = overlaps(partial, self.limits)
         _exchange_sum_kernel[(min(items, PROGRAMS),)](
             partial,
             partial if bias is None else bias,
@@ -287,14 +303,6 @@ def _block(rows: int, n: int, element_size: int) -> int:
     while rows * triton.cdiv(n, block) > PROGRAMS and block < n and block * element_size < CELL_BYTES:
         block *= 2
     return block
-
-
-def _block_of_words(rows: int, n: int, size: int) -> int | None:
-    """Elements of a program's block, one a thread, where a sum goes in words; None where it has flags."""
-    if rows * n * (size - 1) > MAX_WORDS:
-        return None
-    blocks = (256, 512, WORDS)
-    return next((block for block in blocks if rows * triton.cdiv(n, block) <= PROGRAMS), None)
 
 
 def _num_warps(block: int) -> int:

@@ -14,9 +14,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 from torch import Tensor
 
-from draftline.kernels.triton.collectives import Exchange
+from draftline.kernels.triton.collectives import PROGRAMS, Exchange, inbox_bytes
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.inbox import PROGRAMS, inbox_bytes
 
 
 @dataclass

@@ -14,9 +14,8 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.collectives import Exchange
+from draftline.kernels.triton.collectives import PROGRAMS, Exchange
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.inbox import PROGRAMS
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.ops import TritonOps
 
