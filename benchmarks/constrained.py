@@ -251,13 +251,15 @@ class BatchRunner:
 
 def rates(runner: BatchRunner, rows: int, prompt_len: int, output_len: int, rounds: int) -> Iterator[dict[str, object]]:
     """Tokens/s with several kinds of constraints, and without."""
-    automaton, counting = long_text(64 * output_len)
+    # Longer than any output, but no longer: an automaton that counts characters has a state for each.
+    characters = output_len * max(map(len, runner.compiler.vocabulary.tokens))
+    automaton, counting = long_text(characters)
     kinds: dict[str, list[Constraint | None]] = {
         "none": [None] * rows,
         "every row, automaton": [automaton] * rows,
         "every other row, automaton": [automaton if row % 2 else None for row in range(rows)],
-        "every row, in a tag": [tag(64 * output_len, at_once=True)] * rows,
-        "every row, before a tag": [tag(64 * output_len, at_once=False)] * rows,
+        "every row, in a tag": [tag(characters, at_once=True)] * rows,
+        "every row, before a tag": [tag(characters, at_once=False)] * rows,
         "every row, grammar": [OPEN_PERSONS] * rows,
         "every row, counting grammar": [counting] * rows,
     }

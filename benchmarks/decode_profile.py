@@ -1,11 +1,12 @@
 """A profile of decode steps: how busy the device is, with which kernels, and how long the host works.
 
     python benchmarks/decode_profile.py --shape qwen3-0.6b --rows 64 --trace trace.json.gz
+    python benchmarks/decode_profile.py --shape llama-3.1-8b --rows 1 --set tensor_parallel_size=2
 
 All rows decode while a window of steps is measured twice. The first time, the host's clock measures how long the host
 waits for the device; if it does not wait, the host limits the step. The second time, torch.profiler records the
 kernels. The device is busy during the graphs of steps (``busy_by_steps``), and during their kernels
-(``busy_by_kernels``): between two dependent kernels of a graph there is a gap of about a microsecond.
+(``busy_by_kernels``): between two dependent kernels of a graph there is a gap of about a microsecond. Of several ranks, rank 0 is profiled.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import pstats
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -109,6 +111,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--prompt-len", type=int, default=512, help="tokens of each prompt (default: 512)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
     parser.add_argument("--steps", type=int, default=100, help="steps in the window (default: 100)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="OPTION=VALUE",
+        help="an option of EngineConfig, such as --set quantization=fp8; repeatable",
+    )
     parser.add_argument("--host-profile", action="store_true", help="also print a profile of the host")
     parser.add_argument("--trace", type=Path, help="save the profiler's trace to this file")
     arguments = parser.parse_args(argv)
@@ -117,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console(width=140)
     with tempfile.TemporaryDirectory() as folder:
         model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder))
-        core = _start(model, workload)
+        core = _start(model, workload, dict(setting.split("=", 1) for setting in arguments.set))
         while core.stats().generated_tokens < rows * 8:
             core.step()
         with waits_counted() as waits:
@@ -134,18 +143,21 @@ def main(argv: Sequence[str] | None = None) -> None:
                 run_steps(core, steps)
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
         console.print(_table(kernels, steps))
+        torch.cuda.synchronize()  # the other ranks end with the step that is in flight, if there is one
+        core.close()
 
 
-def _start(model: BenchmarkModel, workload: Workload) -> Core:
+def _start(model: BenchmarkModel, workload: Workload, options: Mapping[str, str]) -> Core:
     """A core with the workload in its queue."""
-    config = EngineConfig(
-        model=model.checkpoint,
-        load_format="dummy",
-        device="cuda",
-        max_model_len=workload.max_model_len,
-        max_num_seqs=workload.requests,
-        prefix_caching=False,
-    )
+    own: dict[str, Any] = {
+        "model": model.checkpoint,
+        "load_format": "dummy",
+        "device": "cuda",
+        "max_model_len": workload.max_model_len,
+        "max_num_seqs": workload.requests,
+        "prefix_caching": False,
+    }
+    config = EngineConfig.model_validate(own | dict(options))
     core = build_core(config)
     builder = RequestBuilder(core.info, core.tokenizer, config.ageing_s, core.compiler)
     for index, request in enumerate(workload.draw(core.info.config.vocab_size)):
@@ -170,6 +182,7 @@ def _summary(
         "rows": arguments.rows,
         "prompt_len": arguments.prompt_len,
         "temperature": arguments.temperature,
+        "options": arguments.set,
         "step_ms": 1e3 * seconds / steps,
         "host_ms": 1e3 * (seconds - waits.total) / steps,
         "busy_by_steps": covered(kernels, bridge_us=5.0),

@@ -62,6 +62,7 @@ from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.models.families import config_from_hf
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.spec.drafter import DraftChunk
+from draftline.spec.no_drafter import NoDrafter
 from draftline.structured.constraint import language
 from draftline.structured.tags.walk import TagReader
 
@@ -173,7 +174,7 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
     nothing = ConstraintTable.allocate(max_rows, config.vocab_size, words=1024, masks=1, samples=1, device=device)
     masks = ConstraintMasks(nothing, table)
     executors = Executors(NoDevice(max_rows, config.vocab_size), StepShapes(max_rows, 0))
-    runner = Runner(executors, table, masks, select_ops(device), config.eos_token_ids)
+    runner = Runner(executors, table, masks, select_ops(device), config.eos_token_ids, NoDrafter())
     return Core(scheduler, runner, tokenizer, info, DraftPolicy(), steps_ahead=1)
 
 

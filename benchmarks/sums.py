@@ -1,7 +1,8 @@
-"""Time the sums between ranks, after a check of their results: ``python benchmarks/sums.py --ranks 2``.
+"""Time the sums between ranks, and check their results before and after: ``python benchmarks/sums.py --ranks 2``.
 
 Each rank is a process, with a GPU where there are enough of them, else on the CPU over gloo. On GPUs the times are those of replayed
-CUDA graphs of 50 sums, each with its residual addition; ``normed`` has the RMSNorm behind it. One JSON line a shape.
+CUDA graphs of 50 sums, each with its residual addition; ``normed`` has the RMSNorm behind it. One JSON line a shape, and with
+--vocabulary one for the logits' join and the samples' spread of each number of rows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -20,12 +21,15 @@ import torch
 from torch import Tensor
 
 from draftline.engine.bench.provenance import Conditions
-from draftline.engine.parallel.group import RankGroup
+from draftline.engine.parallel.group import RankGroup, meet
 from draftline.kernels import select_ops
 
 _SUMS = 50
 _REPLAYS = 10
 _EPS = 1e-5
+
+_MOST_LOGITS = 64
+"""The most rows whose logits are joined."""
 
 
 def _shape(text: str) -> tuple[int, int]:
@@ -61,17 +65,19 @@ def _seconds(work: Callable[[], object], group: RankGroup, device: torch.device)
 
 
 @torch.inference_mode()
-def run_rank(rank: int, ranks: int, file: str, device_type: str, shapes: list[tuple[int, int]]) -> None:
+def run_rank(
+    rank: int, ranks: int, file: str, device_type: str, shapes: list[tuple[int, int]], vocabulary: int | None
+) -> None:
     """One rank's measurements; rank 0 prints them.
 
     Raises:
-        RuntimeError: a sum is wrong.
+        RuntimeError: a result is wrong.
     """
     device = torch.device(device_type, rank) if device_type == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    group, ops = RankGroup(Path(file), rank, ranks, device), select_ops(device)
+    group, ops = RankGroup(meet(Path(file), rank, ranks), device), select_ops(device)
     generator = torch.Generator().manual_seed(0)
     for shape in shapes:
         partials = torch.randn(ranks, *shape, generator=generator).to(dtype)
@@ -87,18 +93,47 @@ def run_rank(rank: int, ranks: int, file: str, device_type: str, shapes: list[tu
         expected = partials[0].float()
         for partial in partials[1:]:
             expected = expected + partial.float()
-        if not summed().cpu().equal((residual.cpu().float() + expected).to(dtype)):
-            raise RuntimeError(f"rank {rank}: a sum of {shape} is wrong")
+        right = (residual.cpu().float() + expected).to(dtype)
+
+        def check(summed: Callable[[], Tensor] = summed, right: Tensor = right) -> None:
+            if not summed().cpu().equal(right):
+                raise RuntimeError(f"rank {rank}: a sum of {list(right.shape)} is wrong")
+
+        check()
         times = {name: _seconds(work, group, device) for name, work in (("sum_us", summed), ("normed_us", normed))}
+        check()
         if rank == 0:
-            of_shape = {
-                "ranks": ranks,
-                "rows": shape[0],
-                "columns": shape[1],
-                "dtype": str(dtype).removeprefix("torch."),
-            }
-            micros = {name: round(seconds * 1e6, 2) for name, seconds in times.items()}
-            print(json.dumps({**asdict(Conditions.now(device)), **of_shape, **micros}), flush=True)
+            _say(device, {"ranks": ranks, "rows": shape[0], "columns": shape[1], "dtype": _name(dtype)}, times)
+    if vocabulary is None:
+        return
+    widths = [(vocabulary + ranks - 1 - other) // ranks for other in range(ranks)]
+    join = group.collectives.joiner(widths)
+    for rows in sorted({rows for rows, _ in shapes if rows <= _MOST_LOGITS}):
+        part = torch.full((rows, widths[rank]), rank, dtype=dtype, device=device)
+        tokens = torch.arange(rows, device=device) + rank
+        joined, spread = join(part), group.collectives.spread(tokens.clone())
+        if not joined.equal(
+            torch.cat([torch.full_like(joined[:, :width], other) for other, width in enumerate(widths)], 1)
+        ):
+            raise RuntimeError(f"rank {rank}: the join of {rows} rows is wrong")
+        if spread.tolist() != list(range(rows)):
+            raise RuntimeError(f"rank {rank}: the spread of {rows} samples is wrong")
+        works = {
+            "join_us": lambda part=part: join(part),
+            "spread_us": lambda tokens=tokens: group.collectives.spread(tokens),
+        }
+        times = {name: _seconds(work, group, device) for name, work in works.items()}
+        if rank == 0:
+            _say(device, {"ranks": ranks, "rows": rows, "vocabulary": vocabulary, "dtype": _name(dtype)}, times)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _say(device: torch.device, what: Mapping[str, object], times: Mapping[str, float]) -> None:
+    micros = {name: round(seconds * 1e6, 2) for name, seconds in times.items()}
+    print(json.dumps({**asdict(Conditions.now(device)), **what, **micros}), flush=True)
 
 
 def main() -> None:
@@ -111,13 +146,16 @@ def main() -> None:
         nargs="+",
         default=[(1, 4096), (8, 4096), (64, 4096), (256, 4096), (1, 8192), (2048, 4096)],
     )
+    parser.add_argument("--vocabulary", type=int, help="also time the join of the logits of so many tokens")
     options = parser.parse_args()
     device_type = "cuda" if torch.cuda.device_count() >= options.ranks else "cpu"
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         processes = [
             context.Process(
-                target=run_rank, args=(rank, options.ranks, f"{folder}/ranks", device_type, options.shapes), daemon=True
+                target=run_rank,
+                args=(rank, options.ranks, f"{folder}/ranks", device_type, options.shapes, options.vocabulary),
+                daemon=True,
             )
             for rank in range(options.ranks)
         ]

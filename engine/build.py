@@ -135,7 +135,7 @@ def _build(
     if ahead is not None:
         from draftline.engine.runner.warmup import compile_kernels
 
-        with memory_explained(device, "the largest step"):
+        with memory_explained(device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs."):
             later = compile_kernels(loaded.allocate(1, target.max_len), ahead, largest)
 
     # The cache and the graphs take the memory that the weights and the largest step leave.
@@ -177,6 +177,7 @@ def _build(
         ConstraintMasks(parts.constraints, parts.table),
         target.ops,
         loaded.eos_ids,
+        parts.drafter,
         loaded.ranks,
     )
     fingerprint = SystemFingerprint.of(
@@ -296,7 +297,9 @@ def _load(
     config: EngineConfig, device: torch.device, undo: ExitStack, make_ops: Callable[[torch.device, str], Ops]
 ) -> _Loaded:
     """Load tokenizer, model and drafter. ``undo`` gets what has to end if a later part fails."""
-    checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
+    checkpoint = open_checkpoint(
+        config.model, load_format=config.load_format, quantization=config.quantization, device=device
+    )
     check_weights(config.model, checkpoint, device, "quantization")
     shape = checkpoint.config
     ranks = start_ranks(config, shape, device)  # they load while this process does

@@ -233,13 +233,14 @@ class Core:
         )
 
     def flush_prefix_cache(self) -> int:
-        """Free the blocks that no sequence holds.
+        """Free the blocks that no sequence holds, and forget what drafters remember of earlier texts.
 
         Returns:
-            How many there were.
+            How many blocks there were.
         """
         cached = self._scheduler.stats().cached_blocks
         self._scheduler.forget_prefixes()
+        self._runner.forget_texts()
         return cached
 
     def check(self) -> None:

@@ -16,7 +16,7 @@ from typing_extensions import override
 from draftline.engine.build import NO_SUBSTITUTES, Substitutes, build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
-from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError
+from draftline.engine.errors import DeviceLostError, DuplicateRequestError, EngineStoppedError, QueueFullError
 from draftline.engine.outputs import Failed
 from draftline.engine.protocol import EngineClient, GenerateRequest, Sink, Submitted
 from draftline.engine.request.backlog import displaced_by
@@ -28,6 +28,9 @@ from draftline.kernels.compile_workers import KernelCompileWorkers
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+
+_FINDS_OUT_S = 1.0
+"""Seconds for the step thread to find out that a part of the engine in another process is lost."""
 
 
 class ThreadedEngine(EngineClient):
@@ -61,7 +64,7 @@ class ThreadedEngine(EngineClient):
         self._commands: deque[Callable[[], None]] = deque()
         self._stats = core.stats()
         self._stopping = False
-        self._lost = False
+        self._lost = self._ended = False
         self._thread = threading.Thread(target=self._loop, name="draftline-step", daemon=True)
         self._thread.start()
         core.when_lost(self._wake_lost)
@@ -195,18 +198,28 @@ class ThreadedEngine(EngineClient):
                 # The core survives a fault of one step's work. So the device is lost, or the engine's own state is in doubt.
                 # Another server, or this one after a restart, can serve the requests.
                 logger.critical("the engine stopped", exc_info=True)
-                self._end(EngineStoppedError("the engine stopped after a fault"))
-                self.stopped.set_result(EngineStoppedError(f"the engine stopped after a fault: {error!r}"))
+                self._end_after(error)
                 return
             self._stats = self._core.stats()
-        self._end(EngineStoppedError("the engine stopped before the request was finished"))
-        self.stopped.set_result(None)
+        self._end(EngineStoppedError("the engine stopped before the request was finished"), None)
+
+    def _end_after(self, error: Exception) -> None:
+        reason = EngineStoppedError(f"the engine stopped after a fault: {error!r}")
+        self._end(EngineStoppedError("the engine stopped after a fault"), reason)
 
     def _wake_lost(self) -> None:
-        """Let the step thread find out, while it waits for work, that the engine cannot go on."""
+        """Let the step thread find out, while it waits for work, that the engine cannot go on.
+
+        If it waits for a device, which waits for what is lost, it never finds out. Then this thread ends the engine.
+        """
         with self._wake:
             self._lost = True
             self._wake.notify()
+        self._thread.join(_FINDS_OUT_S)
+        try:
+            self._core.check_alive()
+        except DeviceLostError as error:
+            self._end_after(error)
 
     def _wait_for_work(self) -> bool:
         """Wait until there is work, and pass new requests and cancels to the core. False if the engine must stop."""
@@ -257,14 +270,20 @@ class ThreadedEngine(EngineClient):
         inbox, self._inbox = self._inbox, {}
         return inbox.values()
 
-    def _end(self, error: Exception) -> None:
-        """Refuse new requests, and fail all requests in flight."""
+    def _end(self, error: Exception, reason: EngineStoppedError | None) -> None:
+        """Refuse new requests, and fail all requests in flight with ``error``. Only the first call counts.
+
+        ``reason`` is what `stopped` says.
+        """
         with self._wake:
-            self._stopping = True
+            if self._ended:
+                return
+            self._ended = self._stopping = True
             for request in self._take_inbox():
                 request.sink([(request.request_id, Failed(error))])
         self._core.fail_all(error)
         self._run_commands()
+        self.stopped.set_result(reason)
 
 
 def start_engine(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.checkpoints.draft_folder import DRAFT_OF, SharingCheckpoint, read_draft_of
 from draftline.models.checkpoints.dummy import DummyCheckpoint
@@ -19,19 +21,24 @@ from draftline.models.gguf.checkpoint import GGUFCheckpoint
 from draftline.models.gguf.file import open_gguf
 from draftline.quant import CONVERT
 
+_HOST = torch.device("cpu")
 
-def open_checkpoint(model: str, *, load_format: str = "auto", quantization: str = "auto") -> Checkpoint:
+
+def open_checkpoint(
+    model: str, *, load_format: str = "auto", quantization: str = "auto", device: torch.device = _HOST
+) -> Checkpoint:
     """Open a model's checkpoint. Tensors are read on demand.
 
     Args:
         model: see `resolve_model`.
         load_format: ``auto`` reads the model's files; ``dummy`` reads its configuration and makes random weights.
         quantization: ``auto`` keeps the files' formats; else the format to convert projections to (``quant.CONVERT``).
+        device: where random weights are made. Files are read into the host's memory.
 
     Raises:
         ModelLoadError: the model does not exist, or its files are missing, damaged or not supported.
     """
-    return converted(_open(model, load_format), quantization)
+    return converted(_open(model, load_format, device), quantization)
 
 
 def converted(checkpoint: Checkpoint, quantization: str) -> Checkpoint:
@@ -43,18 +50,23 @@ def converted(checkpoint: Checkpoint, quantization: str) -> Checkpoint:
     return ConvertedCheckpoint(checkpoint, quantization)
 
 
-def _open(model: str, load_format: str) -> Checkpoint:
+def _open(model: str, load_format: str, device: torch.device) -> Checkpoint:
     if load_format == "auto":
         source = resolve_model(model, MODEL_FILES)
         return _CHECKPOINTS[source.kind](source)
     if load_format == "dummy":
         source = resolve_model(model, TOKENIZER_FILES)
-        return DummyCheckpoint(_CONFIGS[source.kind](source))
+        return DummyCheckpoint(_CONFIGS[source.kind](source), device=device)
     raise ModelLoadError(f"load_format: {load_format!r} is not supported; 'auto' and 'dummy' are")
 
 
 def open_draft_checkpoint(
-    model: str, target: Checkpoint, *, load_format: str = "auto", quantization: str = "auto"
+    model: str,
+    target: Checkpoint,
+    *,
+    load_format: str = "auto",
+    quantization: str = "auto",
+    device: torch.device = _HOST,
 ) -> Checkpoint:
     """Open a draft model's checkpoint, with the weights that it shares from ``target``.
 
@@ -63,12 +75,13 @@ def open_draft_checkpoint(
         target: the target model's checkpoint.
         load_format: see `open_checkpoint`.
         quantization: see `open_checkpoint`; the draft's own.
+        device: see `open_checkpoint`.
 
     Raises:
         ModelLoadError: see `open_checkpoint`; or the draft does not fit the target.
     """
     if load_format != "auto":
-        return open_checkpoint(model, load_format=load_format, quantization=quantization)
+        return open_checkpoint(model, load_format=load_format, quantization=quantization, device=device)
     source = resolve_model(model, MODEL_FILES)
     if source.kind is SourceKind.FOLDER:
         path = source.path / "config.json"

@@ -73,3 +73,7 @@ class Drafter(Protocol):
     def catch_up(self, gather: GatherChunks) -> None:
         """Compute the cache of the known tokens that ``gather`` gives, in stream order. A CUDA graph captures it."""
         return  # a drafter without a cache has nothing to do
+
+    def forget(self) -> None:
+        """Forget the texts of earlier sequences, without waiting for the device."""
+        return  # most remember none

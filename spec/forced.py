@@ -47,3 +47,7 @@ class ForcedFirst(Drafter):
     @override
     def catch_up(self, gather: GatherChunks) -> None:
         self._other.catch_up(gather)
+
+    @override
+    def forget(self) -> None:
+        self._other.forget()

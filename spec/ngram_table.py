@@ -38,3 +38,7 @@ class NGramTable(Drafter):
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         self._ops.learn_ngrams(rows.slots, self.max_draft_tokens + 1, self._table, table)
         self._ops.draft_ngram_table(rows.slots, rows.max_drafts, MAX_NGRAM, self._table, table)
+
+    @override
+    def forget(self) -> None:
+        self._table.zero_()

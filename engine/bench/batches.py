@@ -80,7 +80,10 @@ CPU_WORKLOADS = (
 )
 """Workloads for a few CPU cores."""
 
-WORKLOADS = {workload.name: workload for workload in (*GPU_WORKLOADS, *CPU_WORKLOADS)}
+LARGE_MODEL_WORKLOADS = (Workload("bs32", 32, (512, 512), (256, 256)),)
+"""For models that do not fit into one GPU. Run by name only."""
+
+WORKLOADS = {workload.name: workload for workload in (*GPU_WORKLOADS, *LARGE_MODEL_WORKLOADS, *CPU_WORKLOADS)}
 
 
 def find_workloads(names: str) -> tuple[Workload, ...]:

@@ -118,15 +118,18 @@ def load_draft(
     """
     name = config.draft_model
     assert name is not None
-    options = {"load_format": config.load_format, "quantization": config.draft_quantization}
-    head = open_head(name, target, **options)
+    head = open_head(
+        name, target, load_format=config.load_format, quantization=config.draft_quantization, device=device
+    )
     if head is not None:
         at_once = head.config.parallel_drafts
         if 1 < at_once < config.draft_tokens:
             raise ModelLoadError(f"draft_tokens: {config.draft_tokens}, but the head {name} drafts at most {at_once}")
         with memory_explained(device, f"the weights of the head {name}"):
             return LoadedHead(Eagle3Head(head, ops, dtype, device))
-    checkpoint = open_draft_checkpoint(name, target, **options)
+    checkpoint = open_draft_checkpoint(
+        name, target, load_format=config.load_format, quantization=config.draft_quantization, device=device
+    )
     check_weights(name, checkpoint, device, "draft_quantization")
     mine, its = checkpoint.config.vocab_size, target.config.vocab_size
     if mine != its:

@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from draftline.engine.errors import DeviceLostError
-from draftline.engine.parallel.group import RankGroup
+from draftline.engine.parallel.group import RankGroup, meet
 from draftline.engine.parallel.messages import Alive, Broken, FromRank, Ready, StartRank
 from draftline.engine.parallel.plan_codec import PlanDecoder
 from draftline.engine.parallel.plan_ring import PlanReceiver
+from draftline.engine.parallel.progress import Progress
 from draftline.engine.parallel.sizes import agree_on_blocks
 from draftline.engine.parallel.target import Target
 from draftline.engine.request.sequence import Plan, Row
@@ -112,8 +113,12 @@ class Follower:
         self._table.tokens[slots, positions] = drafts.view(positions.shape).int()
 
 
-def build_follower(start: StartRank) -> Follower:
+def build_follower(start: StartRank, progress: Progress) -> Follower:
     """Load this rank's part. Rank 0 takes the same steps in `draftline.engine.build`.
+
+    Args:
+        start: what this rank is.
+        progress: its own.
 
     Raises:
         ModelLoadError: it cannot be loaded.
@@ -124,8 +129,10 @@ def build_follower(start: StartRank) -> Follower:
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(max(1, torch.get_num_threads() // config.tensor_parallel_size))
-    group = RankGroup(Path(start.store), start.rank, config.tensor_parallel_size, device)
-    checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
+    group = RankGroup(meet(Path(start.store), start.rank, config.tensor_parallel_size), device, progress.advance)
+    checkpoint = open_checkpoint(
+        config.model, load_format=config.load_format, quantization=config.quantization, device=device
+    )
     ops = select_ops(device, config.kernels)
     target = Target.load(config, checkpoint, device, ops, PartialShard.of(checkpoint.config, group.collectives))
     (max_drafts,) = group.least([ANY])
@@ -154,7 +161,10 @@ def build_follower(start: StartRank) -> Follower:
         from draftline.engine.runner.warmup import compile_kernels
         from draftline.kernels.triton.compile.ahead import CompileAhead
 
-        with closing(CompileAhead(device)) as ahead, memory_explained(device, "the largest step"):
+        with (
+            closing(CompileAhead(device)) as ahead,
+            memory_explained(device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs."),
+        ):
             compile_kernels(allocate(1, target.max_len), ahead, largest)
     sizes = agree_on_blocks(target, group, largest, lambda: NO_HIDDEN_STATES, shapes, drafter_block_bytes=0)
     shapes = sizes.shapes
@@ -207,12 +217,15 @@ def main(descriptor: int, memory: int, wake: int) -> None:
     logging.basicConfig(level=start.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     started = time.monotonic()
     try:
-        follower = build_follower(start)
-        logger.info("rank %d ready in %.1f s: %s", start.rank, time.monotonic() - started, follower.memory)
         plans, decoder = PlanReceiver(memory, wake, start.rank - 1), PlanDecoder()
+        progress = Progress(plans.progress, start.rank)
+        follower = build_follower(start, progress)
+        logger.info("rank %d ready in %.1f s: %s", start.rank, time.monotonic() - started, follower.memory)
         reports.send(Ready())
         while True:
-            follower.launch(decoder.decode(plans.receive()))
+            plan = decoder.decode(plans.receive())
+            progress.advance()
+            follower.launch(plan)
     except ModelLoadError as error:
         reports.send(Broken(error))
     except Exception as error:  # noqa: BLE001  rank 0 reports it

@@ -5,7 +5,7 @@ gloo connects the ranks over loopback. It sets up everything else, and on a CPU 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +22,25 @@ _TIMEOUT = timedelta(hours=1)
 """A rank may load for long. Ranks that have ended or hang are the watchdog's affair."""
 
 
+def meet(file: Path, rank: int, size: int) -> ProcessGroup:
+    """Wait for the other ranks, and connect to them.
+
+    Args:
+        file: a path that the ranks have in common. The first rank creates the file.
+        rank: this one's number.
+        size: the number of ranks.
+    """
+    store = FileStore(str(file), size)
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._devices = [ProcessGroupGloo.create_device(hostname=_LOOPBACK)]
+    options._timeout = _TIMEOUT
+    group = ProcessGroup(store, rank, size)
+    group._register_backend(_CPU, ProcessGroup.BackendType.GLOO, ProcessGroupGloo(store, rank, size, options))
+    group._set_default_backend(ProcessGroup.BackendType.GLOO)
+    group._set_group_name(str(file))  # type: ignore[arg-type]
+    return group
+
+
 class RankGroup:
     """The ranks of an engine, as one of them sees them.
 
@@ -29,30 +48,21 @@ class RankGroup:
         collectives: exchange tensors of the engine's device in a step.
     """
 
-    def __init__(self, file: Path, rank: int, size: int, device: torch.device) -> None:
-        """Wait for the other ranks.
+    def __init__(self, group: ProcessGroup, device: torch.device, begun: Callable[[], None] = lambda: None) -> None:
+        """Set up the exchanges. All ranks do so together.
 
         Args:
-            file: a path that the ranks have in common. The first rank creates the file.
-            rank: this one's number.
-            size: the number of ranks.
+            group: the ranks that have met.
             device: where this rank's part of the model is.
+            begun: is called when an exchange begins.
         """
-        store = FileStore(str(file), size)
-        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._devices = [ProcessGroupGloo.create_device(hostname=_LOOPBACK)]
-        options._timeout = _TIMEOUT
-        group = ProcessGroup(store, rank, size)
-        group._register_backend(_CPU, ProcessGroup.BackendType.GLOO, ProcessGroupGloo(store, rank, size, options))
-        group._set_default_backend(ProcessGroup.BackendType.GLOO)
-        group._set_group_name(str(file))  # type: ignore[arg-type]
-        self._host = ProcessCollectives(group)
+        self._host = ProcessCollectives(group, begun)
         self.collectives: Collectives = self._host
         if device.type == "cuda":
             # Imported here, since a CPU runs without Triton.
             from draftline.kernels.triton.collectives import SymmetricCollectives
 
-            self.collectives = SymmetricCollectives(group, self._host, device)
+            self.collectives = SymmetricCollectives(group, self._host, device, begun)
 
     def least(self, values: Sequence[int]) -> list[int]:
         """The least that any rank gives, of each value. All ranks call it in the same order."""

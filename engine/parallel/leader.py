@@ -1,7 +1,7 @@
 """``Ranks``: the other ranks of a tensor-parallel engine, each a process that rank 0 starts, tells its plans, and watches.
 
-A rank that dies, or shows no life for `_SILENT_S`, ends the engine: the ranks wait for one another within every step, so
-none can go on alone. The watchdog then kills the others, which frees rank 0 from waiting for them.
+A rank that dies, shows no life for `_SILENT_S`, or lets the others wait for as long, ends the engine: the ranks wait for one
+another within every step, so none can go on alone. The watchdog then kills the others, which frees rank 0 from waiting for them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -26,14 +27,16 @@ from typing import Self, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 from typing_extensions import override
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DeviceLostError
-from draftline.engine.parallel.group import RankGroup
+from draftline.engine.parallel.group import RankGroup, meet
 from draftline.engine.parallel.messages import Alive, Broken, FromRank, Ready, StartRank
 from draftline.engine.parallel.plan_codec import encode
 from draftline.engine.parallel.plan_ring import PlanSender
+from draftline.engine.parallel.progress import Progress, Stalls
 from draftline.engine.request.sequence import Plan, Row
 from draftline.engine.runner.ranks import OtherRanks, draft_places
 from draftline.kernels.slots import SlotTable
@@ -44,7 +47,8 @@ from draftline.models.parallel.split import splits
 logger = logging.getLogger(__name__)
 
 _SILENT_S = 4.0
-"""Seconds without a sign of life after which a rank that was ready counts as hung."""
+"""Seconds without a sign of life after which a rank that was ready counts as hung; or, if it is alive, without its part in a
+step that others wait for."""
 
 _STARVED_S = 30.0
 """The same for a rank that could run, but that a loaded machine may not let run."""
@@ -55,8 +59,7 @@ _LOADING = 15.0
 _WATCH_S = 0.25
 _POLL_S = 0.02
 _GRACE_S = 2.0
-"""Seconds for the engine to end by itself once a rank is lost. Waiting for a GPU, or for the ranks to find each other, cannot be
-broken off, so the process ends."""
+"""Seconds for the engine to end by itself once a rank is lost. Waiting for a GPU cannot be broken off, so the process ends."""
 
 
 class StartedRanks(OtherRanks):
@@ -129,6 +132,7 @@ class Ranks(StartedRanks):
         self._size, self._device = config.tensor_parallel_size, device
         self._folder = Path(tempfile.mkdtemp(prefix="draftline-ranks-"))
         self._plans = PlanSender(self._size - 1, self.check_alive)
+        self._progress = Progress(self._plans.progress, 0)
         self._lost: Exception | None = None
         self._on_lost: Callable[[], None] = lambda: None
         self._closing = threading.Event()
@@ -137,9 +141,13 @@ class Ranks(StartedRanks):
         for rank in range(1, self._size):
             self._start(config, rank)
         self._seen = [time.monotonic()] * (self._size - 1)
-        self._starting = set(range(self._size - 1))
         self._waiting = set(range(self._size - 1))  # for their first step
-        self._joined = False
+        self._stalls = Stalls(
+            self._plans.progress,
+            lambda rank: _can_run(self._processes[rank - 1].pid),
+            idle_s=_SILENT_S,
+            busy_s=_STARVED_S,
+        )
         self._serving = threading.Event()
         self._watchdog = threading.Thread(target=self._watch, name="draftline-ranks", daemon=True)
         self._watchdog.start()
@@ -160,11 +168,19 @@ class Ranks(StartedRanks):
 
     @override
     def join(self) -> RankGroup:
-        while self._starting and not self._closing.wait(_POLL_S):
-            self.check_alive()  # the meeting itself cannot be broken off
-        self.group = RankGroup(self._folder / "store", 0, self._size, self._device)
-        self._joined = True
+        # Nothing breaks off the meeting. It has a thread of its own, which may wait on for a rank that is lost.
+        meeting: Future[ProcessGroup] = Future()
+        threading.Thread(target=self._meet, args=(meeting,), name="draftline-meeting", daemon=True).start()
+        while not meeting.done() and not self._closing.wait(_POLL_S):
+            self.check_alive()
+        self.group = RankGroup(meeting.result(), self._device, self._progress.advance)
         return self.group
+
+    def _meet(self, meeting: Future[ProcessGroup]) -> None:
+        try:
+            meeting.set_result(meet(self._folder / "store", 0, self._size))
+        except Exception as error:  # noqa: BLE001  who waits for the meeting gets it
+            meeting.set_exception(error)
 
     @override
     def wait_until_ready(self) -> None:
@@ -186,6 +202,7 @@ class Ranks(StartedRanks):
     @override
     def begin(self, plan: Plan) -> None:
         self.check_alive()
+        self._progress.advance()
         self._plans.send(encode(plan))
 
     @override
@@ -253,7 +270,6 @@ class Ranks(StartedRanks):
                         self._lose(DeviceLostError(f"rank {index + 1} ended with {code}, so the engine cannot go on"))
                     return
                 self._seen[index] = time.monotonic()
-                self._starting.discard(index)
                 match message:
                     case Broken():
                         self._lose(message.error)
@@ -273,6 +289,13 @@ class Ranks(StartedRanks):
                     DeviceLostError(f"rank {index + 1} hangs: no sign of life for {silent:.1f} s, so the engine ends")
                 )
                 return
+            stall = self._stalls.find() if self._serving.is_set() else None
+            if stall is not None:
+                rank, waited = stall
+                self._lose(
+                    DeviceLostError(f"rank {rank} hangs: the others wait for it for {waited:.1f} s, so the engine ends")
+                )
+                return
 
     def _lose(self, error: Exception) -> None:
         """End the other ranks, and let the engine end with ``error``."""
@@ -281,15 +304,16 @@ class Ranks(StartedRanks):
         for process in self._processes:
             process.kill()
         self._on_lost()
-        waits_forever = self._device.type == "cuda" or (not self._starting and not self._joined)
-        if waits_forever and not self._closing.wait(_GRACE_S):
+        if self._device.type == "cuda" and not self._closing.wait(_GRACE_S):
             os._exit(1)
 
 
 def _can_run(process: int) -> bool:
-    """Whether a thread of the process runs, or waits for nothing but a processor."""
+    """Whether a thread of the process, or of one that it has started, runs or waits for nothing but a processor."""
     try:
-        stats = [(task / "stat").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
+        tasks = list(Path(f"/proc/{process}/task").iterdir())
+        stats = [(task / "stat").read_text() for task in tasks]
+        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
     except OSError:  # it ends at this moment
         return False
-    return any(stat.rpartition(")")[2].split()[0] == "R" for stat in stats)
+    return any(stat.rpartition(")")[2].split()[0] == "R" for stat in stats) or any(map(_can_run, children))

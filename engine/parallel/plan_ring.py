@@ -15,7 +15,9 @@ from collections.abc import Callable
 import numpy as np
 
 _HEADER = 64
-"""int64: the words written so far, then the words that each receiver has read."""
+"""int64: the words written so far, then the words that each receiver has read; from `_PROGRESS` on, each rank's progress."""
+
+_PROGRESS = 32
 
 _WORDS = 1 << 20
 """int32 words of the ring, a power of two."""
@@ -30,6 +32,7 @@ class _Ring:
         size = _HEADER * 8 + _WORDS * 4
         memory = mmap.mmap(descriptor, size)
         self.counts = np.frombuffer(memory, np.int64, _HEADER)
+        self.progress = self.counts[_PROGRESS:]
         self.words = np.frombuffer(memory, np.int32, _WORDS, _HEADER * 8)
 
 
@@ -39,6 +42,7 @@ class PlanSender:
     Attributes:
         memory: the descriptor of the memory.
         wakes: the receivers' eventfds.
+        progress: [receivers + 1] int64 zeros, for `Progress`.
     """
 
     def __init__(self, receivers: int, check: Callable[[], None]) -> None:
@@ -47,6 +51,7 @@ class PlanSender:
         os.ftruncate(self.memory, _HEADER * 8 + _WORDS * 4)
         self.wakes = tuple(os.eventfd(0, os.EFD_CLOEXEC) for _ in range(receivers))
         self._ring = _Ring(self.memory)
+        self.progress = self._ring.progress[: receivers + 1]
         self._sent = 0
         self._check = check
 
@@ -75,11 +80,16 @@ class PlanSender:
 
 
 class PlanReceiver:
-    """Another rank's end."""
+    """Another rank's end.
+
+    Attributes:
+        progress: int64, the sender's ``progress``.
+    """
 
     def __init__(self, memory: int, wake: int, index: int) -> None:
         """``index`` is the receiver's, from 0."""
         self._ring = _Ring(memory)
+        self.progress = self._ring.progress
         self._wake, self._index = wake, index + 1
         self._read = 0
 

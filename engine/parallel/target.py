@@ -75,7 +75,9 @@ class Target:
         """
         dtype = _dtype(config, checkpoint, device)
         weights = f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"
-        with memory_explained(device, weights, weight_bytes(shard.checkpoint(checkpoint), dtype)):
+        with memory_explained(
+            device, weights, weight_bytes(shard.checkpoint(checkpoint), dtype), _less_weights(config)
+        ):
             model = build_model(checkpoint, checkpoint.config, ops, dtype, device, shard)
         return Target(
             config=config,
@@ -163,6 +165,13 @@ class Target:
         """What verifies drafts: the device's operation, or chance in benchmarks."""
         rate = self.config.synthetic_acceptance
         return self.ops.accept if rate is None else synthetic_acceptance(self.ops.accept, rate)
+
+
+def _less_weights(config: EngineConfig) -> str:
+    """The options with which a device's weights take less memory."""
+    if config.quantization == "auto":
+        return "Weights in eight bits (quantization fp8 or int8) take less; tensor_parallel_size divides them."
+    return "tensor_parallel_size divides them."
 
 
 def _dtype(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> torch.dtype:

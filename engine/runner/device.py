@@ -107,8 +107,13 @@ def device_uuids(device: torch.device) -> tuple[str, ...]:
 
 
 def rank_device(first: torch.device, rank: int) -> torch.device:
-    """The device of a rank, ``first`` being that of rank 0."""
-    return first if first.type == "cpu" else torch.device(first.type, (first.index or 0) + rank)
+    """The device of a rank, ``first`` being that of rank 0.
+
+    More ranks than GPUs would share them, rank by rank. `select_device` refuses that: only tests do it.
+    """
+    if first.type == "cpu":
+        return first
+    return torch.device(first.type, ((first.index or 0) + rank) % torch.cuda.device_count())
 
 
 def _named(name: str) -> torch.device:

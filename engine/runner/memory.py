@@ -31,7 +31,7 @@ class OutOfMemoryAtStartError(ModelLoadError):
 
 
 @contextmanager
-def memory_explained(device: torch.device, what: str, needs: int = 0) -> Iterator[None]:
+def memory_explained(device: torch.device, what: str, needs: int = 0, helps: str = "") -> Iterator[None]:
     """Turn a lack of memory for ``what`` into an error with the numbers.
 
     A GPU's allocator fails by itself. Linux gives out memory that it does not have, and kills the process that uses it: on
@@ -41,32 +41,41 @@ def memory_explained(device: torch.device, what: str, needs: int = 0) -> Iterato
         device: where the memory is taken.
         what: what it is taken for.
         needs: how much that is at least, in bytes.
+        helps: a sentence that names the options that need less.
 
     Raises:
         OutOfMemoryAtStartError: there is not enough.
     """
     if device.type == "cpu":
-        _check_host(what, needs, host_memory())
+        _check_host(what, needs, helps, host_memory())
     try:
         yield
     except torch.OutOfMemoryError as error:
         free, total = torch.cuda.mem_get_info(device)
-        own = torch.cuda.memory_allocated(device)
+        own = torch.cuda.memory_reserved(device)  # what was allocated for it may have been freed on the way here
         raise OutOfMemoryAtStartError(
-            f"{device} has no room for {what}: of its {total / GIB:.1f} GiB, this process has taken {own / GIB:.1f} for "
-            f"what it loaded until then, others take {(total - free - torch.cuda.memory_reserved(device)) / GIB:.1f}, "
-            f"and {free / GIB:.1f} are free."
+            f"{device} has no room for {_wanted(what, needs)}: of its {total / GIB:.1f} GiB, this process has taken "
+            f"{own / GIB:.1f} until then, others take "
+            f"{(total - free - own) / GIB:.1f}, and {free / GIB:.1f} are free.{_advice(helps)}"
         ) from error
 
 
-def _check_host(what: str, needs: int, memory: HostMemory | None) -> None:
+def _wanted(what: str, needs: int) -> str:
+    return f"{what}, which needs {needs / GIB:.1f} GiB" if needs else what
+
+
+def _advice(helps: str) -> str:
+    return f" {helps}" if helps else ""
+
+
+def _check_host(what: str, needs: int, helps: str, memory: HostMemory | None) -> None:
     if memory is None or needs <= memory.free:
         return
     others = max(0, memory.total - memory.free - memory.own)
     raise OutOfMemoryAtStartError(
-        f"cpu has no room for {what}, which needs {needs / GIB:.1f} GiB: of the {memory.total / GIB:.1f} GiB of "
-        f"{memory.whose}, this process has taken {memory.own / GIB:.1f}, others take {others / GIB:.1f}, and "
-        f"{memory.free / GIB:.1f} are free."
+        f"cpu has no room for {_wanted(what, needs)}: of the {memory.total / GIB:.1f} GiB of {memory.whose}, this process "
+        f"has taken {memory.own / GIB:.1f}, others take {others / GIB:.1f}, and {memory.free / GIB:.1f} are free."
+        f"{_advice(helps)}"
     )
 
 

@@ -21,7 +21,7 @@ from draftline.engine.runner.slot_writer import SlotWriter
 from draftline.engine.runner.timing import NO_TIMER, StepTimer, Timer
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftChunk
+from draftline.spec.drafter import DraftChunk, Drafter
 
 
 class Runner:
@@ -38,6 +38,7 @@ class Runner:
         masks: ConstraintMasks,
         ops: Ops,
         eos_ids: tuple[int, ...],
+        drafter: Drafter,
         ranks: OtherRanks = ALONE,
     ) -> None:
         """Everything is of one device.
@@ -48,6 +49,7 @@ class Runner:
             masks: bring constraints to the device.
             ops: the device's operations.
             eos_ids: the model's end-of-sequence ids.
+            drafter: the drafter of the executors.
             ranks: the other ranks of the engine.
         """
         self._ranks = ranks
@@ -56,6 +58,7 @@ class Runner:
         self._ops = ops
         self._slots = SlotWriter(table, eos_ids)
         self._masks = masks
+        self._drafter = drafter
         self._device = table.tokens.device
         self.profiler = StepProfiler()
 
@@ -101,6 +104,11 @@ class Runner:
         plan = Plan(admitted=rows)
         self._ranks.begin(plan)
         self._slots.apply(plan)
+
+    @torch.inference_mode()
+    def forget_texts(self) -> None:
+        """Let the drafter forget the texts of earlier sequences."""
+        self._drafter.forget()
 
     def check_alive(self) -> None:
         """Raise `DeviceLostError` if another rank is lost."""

@@ -6,7 +6,7 @@ number of elements, so a row's bits would depend on the other rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +20,10 @@ from draftline.kernels.collectives import Collectives, Join
 class ProcessCollectives(Collectives):
     """Collectives over a process group of CPU tensors."""
 
-    def __init__(self, group: ProcessGroup) -> None:
-        """``group`` has all ranks."""
+    def __init__(self, group: ProcessGroup, begun: Callable[[], None] = lambda: None) -> None:
+        """``group`` has all ranks; ``begun`` is called when an exchange begins."""
         self.rank, self.size = group.rank(), group.size()
-        self._group = group
+        self._group, self._begun = group, begun
 
     @override
     def sum_add(self, partial: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
@@ -48,6 +48,7 @@ class ProcessCollectives(Collectives):
 
     @override
     def spread(self, values: Tensor) -> Tensor:
+        self._begun()
         options = BroadcastOptions()
         options.rootRank = options.rootTensor = 0
         if values.numel():
@@ -56,6 +57,7 @@ class ProcessCollectives(Collectives):
 
     def _gathered(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor, in the order of the ranks."""
+        self._begun()
         tensor = tensor.contiguous()
         gathered = [torch.empty_like(tensor) for _ in range(self.size)]
         if tensor.numel():  # a step that decides no token has no logits

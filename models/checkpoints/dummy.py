@@ -31,11 +31,23 @@ class DummyCheckpoint(Checkpoint):
     slices of one pool, since drawing billions of numbers would take minutes.
     """
 
-    def __init__(self, config: ModelConfig, shapes: Mapping[str, Shape] | None = None) -> None:
-        """``shapes`` of the weights, where they are not those that ``config`` implies."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        shapes: Mapping[str, Shape] | None = None,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 - it is a constant
+    ) -> None:
+        """A checkpoint whose weights are made when they are read.
+
+        Args:
+            config: the model's shape.
+            shapes: of the weights, where they are not those that ``config`` implies.
+            device: where the weights are made. Their values are the same everywhere.
+        """
         self.config = config
         generator = torch.Generator().manual_seed(0)
-        self._pool = torch.empty(_POOL_SIZE).normal_(0.0, STANDARD_DEVIATION, generator=generator).to(torch.bfloat16)
+        pool = torch.empty(_POOL_SIZE).normal_(0.0, STANDARD_DEVIATION, generator=generator)
+        self._pool = pool.to(torch.bfloat16).to(device)
         self._shapes = weight_shapes(config) if shapes is None else shapes
 
     @override
@@ -48,7 +60,7 @@ class DummyCheckpoint(Checkpoint):
         if shape is None:
             raise ModelLoadError(f"dummy weights: {name}: the configuration implies no such tensor")
         if name.endswith("norm.weight"):
-            return RawTensor(name, "BF16", shape, torch.ones(shape, dtype=torch.bfloat16))
+            return RawTensor(name, "BF16", shape, torch.ones(shape, dtype=torch.bfloat16, device=self._pool.device))
         start, count = zlib.crc32(name.encode()) % _POOL_SIZE, math.prod(shape)
         data = self._pool.repeat(-(-(start + count) // _POOL_SIZE))[start : start + count]
         return RawTensor(name, "BF16", shape, data.view(shape))

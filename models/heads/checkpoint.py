@@ -50,7 +50,12 @@ class HeadCheckpoint:
 
 
 def open_head(
-    model: str, target: Checkpoint, *, load_format: str = "auto", quantization: str = "auto"
+    model: str,
+    target: Checkpoint,
+    *,
+    load_format: str = "auto",
+    quantization: str = "auto",
+    device: torch.device = torch.device("cpu"),  # noqa: B008 - it is a constant
 ) -> HeadCheckpoint | None:
     """Open a head for ``target``, or return None where ``model`` is no head.
 
@@ -59,6 +64,7 @@ def open_head(
         target: the target's checkpoint.
         load_format: ``dummy`` makes random weights, with which the first tokens are those that can be drafted.
         quantization: the format to convert the projections to; ``auto`` keeps their own.
+        device: where random weights are made.
 
     Raises:
         ModelLoadError: a file is missing or damaged, or the head does not fit the target; the message names the tensor.
@@ -74,7 +80,7 @@ def open_head(
     config = head_config(values, str(path), target.config)
     shapes = head_shapes(config)
     if dummy:
-        weights: Checkpoint = DummyCheckpoint(config.layer, shapes)
+        weights: Checkpoint = DummyCheckpoint(config.layer, shapes, device)
         return HeadCheckpoint(config, converted(weights, quantization), torch.arange(config.draft_vocab_size))
     maps = {"d2t": (config.draft_vocab_size,), "t2d": (target.config.vocab_size,)}
     own = SafetensorsCheckpoint(source.path, config.layer, shapes | maps, _stored)

@@ -65,6 +65,8 @@ class TrainedHead(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = Norm(hidden, layer.norm_eps)
         self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
+        # The output projection begins as the target's, with the norm that it was made for.
+        self.norm.weight.data = target.layers.norm.weight.detach().float().clone()
         self.lm_head.weight.data = target.head[target_ids].float()
         self.register_buffer("embedding", target.embedding, persistent=False)
         self.register_buffer("rope", rope_table(layer, device), persistent=False)

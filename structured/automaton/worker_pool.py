@@ -147,5 +147,7 @@ class AutomatonWorkerPool:
             return f"compiling it takes longer than {seconds:g} s"
         if status == -signal.SIGSEGV:
             return "it is nested too deeply: compiling it overflows the compiler's stack"
+        if status > 0:
+            return f"the compiler failed with status {status}: standard error has its traceback"
         # Running out of memory ends in an abort, or in the system's kill.
         return f"compiling it takes more than {self._limits.memory_bytes >> 20} MiB of memory (the compiler ended with {status})"

@@ -90,6 +90,7 @@ def test_prompts_draw_on_the_whole_vocabulary() -> None:
         ("qwen3-0.6b", 596_049_920),
         ("llama-3.2-1b", 1_235_814_400),
         ("llama-3.1-8b", 8_030_261_248),
+        ("llama-3.1-70b", 70_553_706_496),
     ],
 )
 def test_a_shape_has_its_models_size(name: str, parameters: int) -> None:

@@ -30,6 +30,7 @@ from draftline.engine.outputs import CompletionOutput
 from draftline.engine.parallel import sizes
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
+from draftline.engine.stats import EngineStats
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
 from draftline.models.families import config_from_hf
@@ -342,20 +343,33 @@ def assert_begins(got: CompletionOutput, want: CompletionOutput) -> None:
     assert (got.logprobs or []) == (want.logprobs or [])[:count]
 
 
-def check_mix(core: Core, alone: Alone, mix: Sequence[Wanted]) -> list[RequestOutput]:
+def assert_mix(outputs: Sequence[RequestOutput], alone: Sequence[RequestOutput], mix: Sequence[Wanted]) -> None:
     """Every output of the mix equals its solo run."""
+    for output, solo, wanted in zip(outputs, alone, mix, strict=True):
+        assert_exact(output, solo, cancelled=wanted.cancelled_after is not None)
+
+
+def check_mix(core: Core, alone: Alone, mix: Sequence[Wanted]) -> list[RequestOutput]:
+    """Run a mix. Every output equals its solo run."""
     outputs = run_mix(core, mix)
-    for output, wanted in zip(outputs, mix, strict=True):
-        assert_exact(output, alone.run(wanted), cancelled=wanted.cancelled_after is not None)
+    assert_mix(outputs, [alone.run(wanted) for wanted in mix], mix)
     return outputs
 
 
 def check_crowd(core: Core, alone: Alone, case: Case) -> None:
     """The crowd's outputs equal their solo runs, now and again, and the engine did all that could have changed them."""
     for _ in range(2):
-        outputs = check_mix(core, alone, crowd())
-        assert any(output.finish_reason == "cancelled" for one in outputs for output in one.outputs)
-    stats = core.stats()
+        assert_cancelled(check_mix(core, alone, crowd()))
+    assert_adverse(core.stats(), case)
+
+
+def assert_cancelled(outputs: Sequence[RequestOutput]) -> None:
+    """Some output of the crowd was cancelled."""
+    assert any(output.finish_reason == "cancelled" for one in outputs for output in one.outputs)
+
+
+def assert_adverse(stats: EngineStats, case: Case) -> None:
+    """The mixed engine did all that could have changed the crowd's outputs."""
     assert stats.preemptions > 0, "the cache was not scarce enough to preempt"
     assert stats.prefix_hit_tokens > 0
     if case.drafter == "none":

@@ -136,7 +136,7 @@ def tiny_core(
     shapes = StepShapes(num_slots, drafter.max_draft_tokens)
     parts = ExecutorParts(model, cache, table, ops, drafter, accept, constraints, shapes)
     masks = ConstraintMasks(constraints, table)
-    runner = Runner(Executors(EagerExecutor(parts), shapes), table, masks, ops, config.eos_token_ids)
+    runner = Runner(Executors(EagerExecutor(parts), shapes), table, masks, ops, config.eos_token_ids, parts.drafter)
     drafting: DraftPolicy = FixedDrafting(drafter.max_draft_tokens, num_slots)
     if drafter.max_draft_tokens:
         drafting = ForcedTextDrafting(drafting, drafter.max_draft_tokens, num_slots)

@@ -104,6 +104,13 @@ LLAMA_3_1_8B: HfConfig = {
     "eos_token_id": 128001,
 }
 
+LLAMA_3_1_70B: HfConfig = LLAMA_3_1_8B | {
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+}
+
 LLAMA_3_1_8B_EAGLE3: HfConfig = {
     "architectures": ["LlamaForCausalLMEagle3"],
     "model_type": "llama",
@@ -126,6 +133,7 @@ SHAPES: dict[str, HfConfig] = {
     "qwen3-0.6b": QWEN3_0_6B,
     "llama-3.2-1b": LLAMA_3_2_1B,
     "llama-3.1-8b": LLAMA_3_1_8B,
+    "llama-3.1-70b": LLAMA_3_1_70B,
 }
 
 

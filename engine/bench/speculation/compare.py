@@ -55,6 +55,7 @@ def measure_all(
     engines = (plain, *drafting)
     warm_up, *parts = _parts(requests, concurrency, rounds + 1)
     for engine in engines:
+        engine.flush_prefix_cache().result()  # a drafter may remember these requests from an earlier comparison
         ask(engine, warm_up[: max(concurrency, _WARM_UP)], concurrency)
         progress()
     taken: list[list[Answers]] = [[] for _ in engines]

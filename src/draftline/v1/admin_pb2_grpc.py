@@ -76,7 +76,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FlushPrefixCache(self, request, context):
-        """Free the prefix cache. Blocks that running requests hold stay.
+        """Free the prefix cache. Blocks that running requests hold stay. Drafters forget the texts of earlier requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,7 +38,7 @@ class AdminServiceStub:
     Abort: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AbortRequest, _admin_pb2.AbortResponse]
     """Cancel requests of any client, by the ids in the server's log."""
     FlushPrefixCache: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FlushPrefixCacheRequest, _admin_pb2.FlushPrefixCacheResponse]
-    """Free the prefix cache. Blocks that running requests hold stay."""
+    """Free the prefix cache. Blocks that running requests hold stay. Drafters forget the texts of earlier requests."""
     Profile: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ProfileRequest, _admin_pb2.ProfileResponse]
     """Profile the engine's steps for some time, and write the trace to the server's profile folder. A call that ends early
     ends the profile, which is still written.
@@ -54,7 +54,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     Abort: _aio.UnaryUnaryMultiCallable[_admin_pb2.AbortRequest, _admin_pb2.AbortResponse]  # type: ignore[assignment]
     """Cancel requests of any client, by the ids in the server's log."""
     FlushPrefixCache: _aio.UnaryUnaryMultiCallable[_admin_pb2.FlushPrefixCacheRequest, _admin_pb2.FlushPrefixCacheResponse]  # type: ignore[assignment]
-    """Free the prefix cache. Blocks that running requests hold stay."""
+    """Free the prefix cache. Blocks that running requests hold stay. Drafters forget the texts of earlier requests."""
     Profile: _aio.UnaryUnaryMultiCallable[_admin_pb2.ProfileRequest, _admin_pb2.ProfileResponse]  # type: ignore[assignment]
     """Profile the engine's steps for some time, and write the trace to the server's profile folder. A call that ends early
     ends the profile, which is still written.
@@ -85,7 +85,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.FlushPrefixCacheRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.FlushPrefixCacheResponse, _abc.Awaitable[_admin_pb2.FlushPrefixCacheResponse]]:
-        """Free the prefix cache. Blocks that running requests hold stay."""
+        """Free the prefix cache. Blocks that running requests hold stay. Drafters forget the texts of earlier requests."""
 
     @_abc_1.abstractmethod
     def Profile(

@@ -4,84 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from exact_models import write_model
 from patience import PATIENCE_S, wait_until
+from rank_servers import Servers, follower_of, gone, last_words
 
 from draftline import Client, EngineStoppedError, RetryPolicy, SamplingParams
-from draftline.engine.cli.serve import LISTENING, READY
-
-Server = tuple[subprocess.Popen[str], str]
-
-_FOLLOWER = b"draftline.engine.parallel.follower"
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Start a server of a small model on two ranks; returns the process and its address."""
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    """Servers of a small model on two ranks."""
     write_model(tmp_path, "llama-64")
-    servers: list[subprocess.Popen[str]] = []
-
-    def start(*options: str) -> Server:
-        command = [
-            sys.executable,
-            "-m",
-            "draftline",
-            "serve",
-            "--port",
-            "0",
-            "--model",
-            str(tmp_path),
-            "--device",
-            "cpu",
-        ]
-        command += ["--dtype", "float32", "--tensor-parallel-size", "2", "--kv-cache-memory-gib", "0.05", *options]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        servers.append(server)
-        assert server.stdout is not None
-        address = server.stdout.readline().partition(LISTENING)[2].strip()
-        line = server.stdout.readline()
-        assert READY in line, line + server.communicate(timeout=PATIENCE_S)[1]
-        return server, address
-
-    yield start
-    for server in servers:
-        server.kill()
-        server.communicate()
-
-
-def descendants(process: int) -> list[int]:
-    children = [
-        int(child)
-        for task in Path(f"/proc/{process}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
-    return children + [pid for child in children for pid in descendants(child)]
-
-
-def follower_of(process: int) -> int:
-    """The process of rank 1."""
-    (pid,) = [pid for pid in descendants(process) if _FOLLOWER in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return pid
-
-
-def last_words(err: str) -> str:
-    """The server's own last line. Processes that it had just started may complain after it."""
-    (line,) = [line for line in err.splitlines() if line.startswith("draftline: error: ")]
-    return line.removeprefix("draftline: error: the engine stopped after a fault: ")
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+    options = ("--device", "cpu", "--dtype", "float32", "--tensor-parallel-size", "2", "--kv-cache-memory-gib", "0.05")
+    running = Servers(tmp_path, *options)
+    yield running
+    running.close()
 
 
 @pytest.mark.parametrize(
@@ -93,9 +34,9 @@ def gone(pid: int) -> bool:
     ],
 )
 def test_a_lost_rank_ends_the_server(
-    number: signal.Signals, reason: str, options: tuple[str, ...], serve: Callable[..., Server]
+    number: signal.Signals, reason: str, options: tuple[str, ...], servers: Servers
 ) -> None:
-    server, address = serve("--max-num-seqs", "1", *options)
+    server, address = servers.start("--max-num-seqs", "1", *options)
     rank = follower_of(server.pid)
     with Client(address, retry=RetryPolicy(attempts=1)) as client:
         # One after the other: the server is faster than a test that has to wait for a processor.
@@ -111,9 +52,91 @@ def test_a_lost_rank_ends_the_server(
     wait_until(lambda: gone(rank))
 
 
+_HANGING = """
+import sys
+
+if "draftline.engine.parallel.follower" in sys.orig_argv:
+    from pathlib import Path
+
+    from draftline.engine.parallel.plan_codec import PlanDecoder
+
+    decode = PlanDecoder.decode
+
+    def hang(self, words):
+        if Path({flag!r}).exists():
+            {how}
+        return decode(self, words)
+
+    PlanDecoder.decode = hang
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["__import__('time').sleep(10_000)", pytest.param("while True: pass", marks=pytest.mark.slow)]
+)
+def test_a_rank_that_hangs_in_a_step_ends_the_server(
+    how: str, tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its process is alive, and says so."""
+    site, flag = tmp_path / "site", tmp_path / "hang"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(_HANGING.format(flag=str(flag), how=how))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    server, address = servers.start()
+    rank = follower_of(server.pid)
+    with Client(address, retry=RetryPolicy(attempts=1)) as client:
+        assert client.generate("abc", SamplingParams(max_tokens=5, ignore_eos=True))[0].outputs[0].token_ids
+        flag.touch()
+        with pytest.raises(EngineStoppedError, match="the engine stopped after a fault"):
+            client.generate("abc", SamplingParams(max_tokens=5, ignore_eos=True))
+    _, err = server.communicate(timeout=PATIENCE_S)
+    assert server.returncode == 1
+    assert "rank 1 hangs: the others wait for it" in last_words(err)
+    wait_until(lambda: gone(rank))
+
+
+_WAITING = """
+import sys
+
+if "serve" in sys.orig_argv:
+    import time
+    from pathlib import Path
+
+    from draftline.engine.runner.transfer import Readback
+
+    def wait(self):
+        while Path({flag!r}).exists():
+            time.sleep(1)
+
+    Readback.wait = wait
+"""
+
+
+def test_a_lost_rank_ends_a_server_that_waits_for_its_device(
+    tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU waits for the others' parts of a sum, and the step thread for the GPU: nothing ends that."""
+    site, flag = tmp_path / "site", tmp_path / "wait"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(_WAITING.format(flag=str(flag)))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    server, address = servers.start()
+    rank = follower_of(server.pid)
+    with Client(address, retry=RetryPolicy(attempts=1)) as client:
+        flag.touch()
+        stream = client.submit("abc", SamplingParams(max_tokens=5, ignore_eos=True))
+        os.kill(rank, signal.SIGKILL)
+        with pytest.raises(EngineStoppedError, match="the engine stopped after a fault"):
+            for _ in stream:
+                pass
+    _, err = server.communicate(timeout=PATIENCE_S)
+    assert server.returncode == 1
+    assert "rank 1 ended with -9" in last_words(err)
+
+
 @pytest.mark.slow
-def test_an_idle_server_ends_too(serve: Callable[..., Server]) -> None:
-    server, _ = serve()
+def test_an_idle_server_ends_too(servers: Servers) -> None:
+    server, _ = servers.start()
     os.kill(follower_of(server.pid), signal.SIGKILL)
     _, err = server.communicate(timeout=PATIENCE_S)
     assert server.returncode == 1
@@ -121,9 +144,9 @@ def test_an_idle_server_ends_too(serve: Callable[..., Server]) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_end_with_their_server(serve: Callable[..., Server]) -> None:
+def test_ranks_end_with_their_server(servers: Servers) -> None:
     """However it ends. Two servers on one host have nothing in common."""
-    (killed, _), (stopped, address) = serve(), serve()
+    (killed, _), (stopped, address) = servers.start(), servers.start()
     orphan, other = follower_of(killed.pid), follower_of(stopped.pid)
     killed.kill()
     wait_until(lambda: gone(orphan))

@@ -13,6 +13,8 @@ import transformers
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import FAMILIES, weight_shapes
 from draftline.models.loader import open_checkpoint
+from draftline.models.parallel.checkpoint import PartialCheckpoint
+from draftline.models.parallel.split import splits
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
@@ -78,6 +80,16 @@ def test_a_weight_depends_on_its_name_alone(tmp_path: Path) -> None:
     second.tensor(gate)
     assert torch.equal(first.tensor(up).data, second.tensor(up).data)
     assert not torch.equal(first.tensor(up).data, first.tensor(gate).data)
+
+
+def test_weights_are_made_on_the_device_that_wants_them(tmp_path: Path) -> None:
+    """A large model's random weights would take minutes on the host."""
+    device = torch.device("meta")
+    for options in ({}, {"quantization": "fp8"}):
+        checkpoint = open_checkpoint(write(tmp_path, CONFIGS["llama"]), load_format="dummy", device=device, **options)
+        part = PartialCheckpoint(checkpoint, splits(checkpoint.config, 2)[1])
+        for name in weight_shapes(checkpoint.config):
+            assert part.tensor(name).data.device == device
 
 
 def test_what_is_not_implied_and_unknown_formats_are_errors(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Measurements of what several ranks of a model exchange, besides the sums."""
