@@ -48,7 +48,7 @@ def plot(results: Iterable[Mapping[str, Any]], path: Path) -> None:
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 3.8), layout="constrained")
+    figure, axes = plt.subplots(figsize=(10.5, 3.8), layout="constrained")
     axes.axhline(1, color="gray", linewidth=0.8)
     points: set[int] = set()
     for name, line in series(results).items():
@@ -57,8 +57,8 @@ def plot(results: Iterable[Mapping[str, Any]], path: Path) -> None:
     axes.set(xlabel="concurrency", ylabel="speed-up over plain decoding", ylim=(0, None))
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(points), labels=map(str, sorted(points)))
-    axes.legend(fontsize="small")
-    figure.savefig(path)
+    figure.legend(fontsize="small", loc="outside right upper")
+    figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 
 
