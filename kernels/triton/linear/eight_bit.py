@@ -1,4 +1,4 @@
-"""Eight-bit numbers in kernels: rounding to them, and integers of sixteen bits as two of them."""
+"""Eight-bit numbers in kernels: their scales, rounding to them, and integers of sixteen bits as two of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ _TO_SMALLEST = tl.constexpr(24576.0)
 
 EXACT_SUMS = tl.constexpr(128)
 """How many FP8 products the matrix units may sum on their own."""
+
+
+@triton.jit
+def scale_of(largest: tl.tensor, LARGEST: tl.constexpr) -> tl.tensor:
+    """The scale of values whose largest magnitude is ``largest``; LARGEST is their type's."""
+    return largest / LARGEST
+
+
+@triton.jit
+def scaled_down(value: tl.tensor, largest: tl.tensor, LARGEST: tl.constexpr) -> tl.tensor:
+    """Float32 divided by the scale of its largest magnitude: within +-LARGEST, not yet rounded."""
+    # Of zeros alone, the scale is zero and any factor will do.
+    return tl.clamp(value * (LARGEST / tl.maximum(largest, 1.0e-30)), -LARGEST, LARGEST)
 
 
 @triton.jit

@@ -14,8 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.scaled import ACTIVATIONS, GROUP, LARGEST
-from draftline.kernels.triton.linear.eight_bit import round_to, round_to_halves
+from draftline.kernels.triton.linear.eight_bit import round_to, round_to_halves, scale_of, scaled_down
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.pointwise.norms import inverse_rms, normalized
 from draftline.kernels.triton.sums import square, tree_sum
 
 _GROUPS_A_PROGRAM = 4
@@ -52,14 +53,12 @@ def _quantize_kernel(
         # Read once more, as one row: in groups, the tree would cross warps at every level. This read hits the L1 cache.
         flat = tl.program_id(1) * GROUPS * GROUP + tl.arange(0, GROUPS * GROUP)
         whole = tl.load(x + row * x_stride + flat, mask=flat < K, other=0.0).to(tl.float32)
-        mean_square = tl.sum(tree_sum(square(whole)[None, :]), axis=0) / K
-        value = value * tl.rsqrt(mean_square + eps) * weight
+        squares = tl.sum(tree_sum(square(whole)[None, :]), axis=0)
+        value = normalized(value, inverse_rms(squares, eps, K), weight)
     largest = tl.max(tl.abs(value), axis=1)
     if not GROUPED:
         largest = tl.max(largest, axis=0) + tl.zeros([GROUPS], tl.float32)
-    # Of zeros alone, the scale is zero and any factor will do.
-    inverse = LARGEST / tl.maximum(largest, 1.0e-30)
-    value = tl.clamp(value * inverse[:, None], -LARGEST, LARGEST)
+    value = scaled_down(value, largest[:, None], LARGEST)
     if HALVES == 2:
         high, low = round_to_halves(value)
         tl.store(out + 2 * row * K + col, high, mask=mask)
@@ -67,9 +66,9 @@ def _quantize_kernel(
     else:
         tl.store(out + row * K + col, round_to(value, out.dtype.element_ty), mask=mask)
     if GROUPED:
-        tl.store(scales + group * num_rows + row, largest / LARGEST, mask=group * GROUP < K)
+        tl.store(scales + group * num_rows + row, scale_of(largest, LARGEST), mask=group * GROUP < K)
     else:
-        tl.store(scales + row, tl.max(largest, axis=0) / LARGEST)
+        tl.store(scales + row, scale_of(tl.max(largest, axis=0), LARGEST))
 
 
 def halves_of(weight_type: torch.dtype) -> int:
