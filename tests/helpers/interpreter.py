@@ -34,7 +34,9 @@ def dot_in_order(_: object, a: TensorHandle, b: TensorHandle, total: TensorHandl
 
 def _numbers(factor: TensorHandle) -> np.ndarray:
     if factor.dtype.scalar == tl.float8e4nv:
-        return torch.from_numpy(factor.data.view(np.uint8)).view(torch.float8_e4m3fn).float().numpy()
+        # Of a broadcast, NumPy has a view that cannot be written, which torch would warn of.
+        values = np.require(factor.data.view(np.uint8), requirements="W")
+        return torch.from_numpy(values).view(torch.float8_e4m3fn).float().numpy()
     return factor.data
 
 

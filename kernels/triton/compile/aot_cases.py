@@ -95,11 +95,12 @@ BATCHES = {
     "tens": _batch((1,) * 40, (1024,) * 40),
     "wide": _batch((1,) * 256, (1024,) * 256),
     "two": _batch((2,) * 2, (1024,) * 2),
+    "verify-one": _batch((5,), (1024,)),
     "verify": _batch((5,) * 4, (1024,) * 4),
     "chunk": _batch((512,), (2048,)),
     "mixed": _batch((5, 1, 512), (1024, 1024, 2048)),
 }
-"""One row, a few (split), tens, many (not split), a draft model's first step, verifies, a prompt chunk, and a mix."""
+"""One row, a few (split), tens, many (not split), a draft model's first step, one verify, some, a prompt chunk, and a mix."""
 
 
 def _verifies(model: ModelShape) -> Batch:
@@ -324,7 +325,7 @@ CASES: dict[str, Case] = {
         f"{name}-{kind}-{tokens}": _scaled_case(MODELS[name], tokens, *layout)
         for name in ("llama-8b", "smollm2-135m")
         for kind, layout in _SCALED.items()
-        for tokens in (1, 4, 40, 512)
+        for tokens in (1, 4, 8, 40, 512)
     },
     **{
         f"{name}-{kind}-cache-{rows}": _attention_case(MODELS[name], BATCHES[rows], cache_dtype)

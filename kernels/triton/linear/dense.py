@@ -2,7 +2,7 @@
 
 | rows | kernel |
 |---|---|
-| 1 to 16 | `gemm_m16.py` |
+| 1 to 16 | `gemm_m16.py`, which has the norm of up to 8 in its launch |
 | 17 to 64 | `gemm.py`, whose launches overlap |
 | more | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.gemm import gemm
-from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, gemm_m16
+from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, can_normalize, gemm_m16
 from draftline.kernels.triton.linear.vendor import OWN_ROWS, VendorProducts
 from draftline.kernels.triton.pointwise.activations import silu_mul
 from draftline.kernels.triton.pointwise.norms import rms_norm
@@ -75,13 +75,14 @@ class DenseKernels:
         """
         if not x.shape[0]:  # a step that decides no token
             return x.new_empty((0, weight.shape[0]))
-        overlap = overlaps(x, self.limits)
-        if norm is not None:
-            x = rms_norm(x, *norm, overlap=overlap)
-        if x.shape[1] * x.element_size() % _ALIGNMENT:
+        overlap, aligned = overlaps(x, self.limits), x.shape[1] * x.element_size() % _ALIGNMENT == 0
+        few = aligned and x.shape[0] <= MAX_GEMM_M16_ROWS and x.element_size() == 2
+        if norm is not None and not (few and can_normalize(x)):
+            x, norm = rms_norm(x, *norm, overlap=overlap), None
+        if not aligned:
             return self.linear(_padded(x), _padded(weight), bias, residual=residual)
-        if x.shape[0] <= MAX_GEMM_M16_ROWS and x.element_size() == 2:
-            return gemm_m16(x, weight, bias, residual=residual, overlap=overlap, limits=self.limits)
+        if few:
+            return gemm_m16(x, weight, bias, residual=residual, norm=norm, overlap=overlap, limits=self.limits)
         if self.vendor is not None:
             result = self.vendor.run(x, weight, bias, residual)
             if result is not None:
@@ -93,6 +94,8 @@ class DenseKernels:
         (rows, k), overlap = x.shape, overlaps(x, self.limits)
         if rows > OWN_ROWS or x.element_size() != 2 or k * x.element_size() % _ALIGNMENT:
             return silu_mul(self.linear(x, weight, bias, norm=norm), overlap=overlap)
+        if rows <= MAX_GEMM_M16_ROWS and can_normalize(x):
+            return gemm_m16(x, weight, bias, swiglu=True, norm=norm, overlap=overlap, limits=self.limits)
         few = gemm_m16 if rows <= MAX_GEMM_M16_ROWS else gemm
         x = rms_norm(x, *norm, overlap=overlap)
         return few(x, weight, bias, swiglu=True, overlap=overlap, limits=self.limits)

@@ -5,7 +5,8 @@ previous kernel: then only x is missing. The channels that follow are copied sev
 
 With 64 weight rows and more, the weight's tile is the left matrix of the product: one instruction multiplies 64 rows, and
 all 16 tokens fit the right one. With fewer it is the right one, of which an instruction multiplies 8 rows. SwiGLU's
-activation, for which half of a tile's rows are gates, and the addition to the residual stream are part of the launch.
+activation, for which half of a tile's rows are gates, and the addition to the residual stream are part of the launch. So
+is the norm of up to 8 tokens, see `row_input.py`.
 
 Not here: more tokens (`gemm.py`), quantized weights.
 """
@@ -21,12 +22,17 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.row_input import RowInput, inverse_norms, repeated
 from draftline.kernels.triton.linear.smaller import smaller_early_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+from draftline.kernels.triton.pointwise.norms import normalized
 from draftline.kernels.triton.tuples import no_tensors
 
 MAX_GEMM_M16_ROWS = 16
 """The largest number of rows of x."""
+
+_NORM_ROWS = (4, 8)
+"""Up to so many rows of x are normalized in the launch, each number by a kernel of its own."""
 
 _EARLY_CHANNELS = 1024
 """The most channels of which all tiles fit a multiprocessor's shared memory."""
@@ -65,8 +71,9 @@ class GemmM16Config:
         row_bytes = (MAX_GEMM_M16_ROWS + self.block_n) * itemsize
         early = self.early * self.block_k + k % self.block_k
         loop = limits.loop_bytes(row_bytes * self.block_k, self.num_stages) if early < k else 0
+        normed = MAX_GEMM_M16_ROWS * self.block_k * itemsize if early < k else 0
         # Registers hold the early tiles of few weight rows, which only pass through.
-        return max(loop, row_bytes * self.block_k) if self.block_n < 64 else early * row_bytes + loop
+        return normed + (max(loop, row_bytes * self.block_k) if self.block_n < 64 else early * row_bytes + loop)
 
 
 @triton.jit
@@ -78,69 +85,100 @@ def _add_product(acc: tl.tensor, value: tl.tensor, tile: tl.tensor, LEFT: tl.con
         return tl.dot(value, tl.trans(tile), acc)
 
 
+@triton.jit
+def _left_of(
+    value: tl.tensor, inverse: tl.tensor, scale: tl.tensor, BLOCK_M: tl.constexpr, NORM: tl.constexpr
+) -> tl.tensor:
+    """The factor of a product from rows of x, [T, K] -> [BLOCK_M, K]: their norm, or with as many rows they themselves."""
+    if NORM:
+        normed = normalized(value.to(tl.float32), inverse[:, None], scale.to(tl.float32)).to(value.dtype)
+        return repeated(normed, BLOCK_M)
+    else:
+        return value
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _gemm_m16_kernel(
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
     residual: tl.tensor,
+    norm: tl.tensor,
     out: tl.tensor,
     num_rows: int,
+    eps: float,
     N: tl.constexpr,
     K: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    TOKENS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PARTS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     EARLY: tl.constexpr,
     LAST: tl.constexpr,
     AHEAD: tl.constexpr,
+    NORM: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """With SwiGLU the weight is [2 N, K]: gates first. LAST is the width of the last tile, 0 if BLOCK_K divides K."""
+    """With SwiGLU the weight is [2 N, K]: gates first. LAST is the width of the last tile, 0 if BLOCK_K divides K.
+
+    TOKENS rows of x are read: with NORM as `RowInput` says, else BLOCK_M.
+    """
     BLOCK_N: tl.constexpr = ROWS // 2 if SWIGLU else ROWS
     LEFT: tl.constexpr = ROWS >= 64
     WHOLE: tl.constexpr = K // BLOCK_K * BLOCK_K
     first = tl.program_id(0) * BLOCK_N
     row = tl.arange(0, ROWS)
     row_start = weight + (row // BLOCK_N * N + tl.minimum(first + row % BLOCK_N, N - 1)).to(tl.int64)[:, None] * K
-    m = tl.arange(0, BLOCK_M)[:, None]
-    x_start = x + m * K
-    seen = m < num_rows
+    token = tl.arange(0, TOKENS)[:, None]
+    x_start = x + token * K
+    there = token < num_rows
     channel = tl.arange(0, BLOCK_K)[None, :]
+    # As wide as x, so that the compiler loads both alike.
+    norm_start = norm + token * 0
     tiles = no_tensors()
+    scales = no_tensors()
     for early in tl.static_range(EARLY):
         tiles += (tl.load(row_start + early * BLOCK_K + channel),)
+        scales += (tl.load(norm_start + early * BLOCK_K + channel) if NORM else 1.0,)
     if LAST:
         last_channel = WHOLE + tl.arange(0, LAST)[None, :]
         last_tile = tl.load(row_start + last_channel, mask=last_channel < K, other=0.0)
+        last_scale = tl.load(norm_start + last_channel, mask=last_channel < K, other=0.0) if NORM else 1.0
     if OVERLAP and AHEAD > 0:
         prefetch(row_start + tl.minimum(EARLY * BLOCK_K + tl.arange(0, AHEAD // 64)[None, :] * 64, K - 1))
     # The next kernel starts only now: kernels that are further ahead would take the room of those whose turn it is.
     wait_for_previous(OVERLAP)
     values = no_tensors()
     for early in tl.static_range(EARLY):
-        values += (tl.load(x_start + early * BLOCK_K + channel, mask=seen, other=0.0),)
+        values += (tl.load(x_start + early * BLOCK_K + channel, mask=there, other=0.0),)
     if LAST:
-        last_value = tl.load(x_start + last_channel, mask=seen & (last_channel < K), other=0.0)
+        last_value = tl.load(x_start + last_channel, mask=there & (last_channel < K), other=0.0)
+    inverse = inverse_norms(x, num_rows, eps, K, TOKENS, WIDTH, PARTS) if NORM else 1.0
     acc = tl.zeros([ROWS, BLOCK_M] if LEFT else [BLOCK_M, ROWS], tl.float32)
     for early in tl.static_range(EARLY):
-        acc = _add_product(acc, values[early], tiles[early], LEFT)
+        acc = _add_product(acc, _left_of(values[early], inverse, scales[early], BLOCK_M, NORM), tiles[early], LEFT)
     if EARLY * BLOCK_K < WHOLE:
         for k in tl.range(EARLY * BLOCK_K, WHOLE, BLOCK_K):
-            value = tl.load(x_start + k + channel, mask=seen, other=0.0)
-            acc = _add_product(acc, value, tl.load(row_start + k + channel), LEFT)
+            later = tl.load(x_start + k + channel, mask=there, other=0.0)
+            scale = tl.load(norm_start + k + channel) if NORM else 1.0
+            acc = _add_product(
+                acc, _left_of(later, inverse, scale, BLOCK_M, NORM), tl.load(row_start + k + channel), LEFT
+            )
     if LAST:
-        acc = _add_product(acc, last_value, last_tile, LEFT)
+        acc = _add_product(acc, _left_of(last_value, inverse, last_scale, BLOCK_M, NORM), last_tile, LEFT)
     if LEFT:
         acc = tl.trans(acc)
     up = acc
     if SWIGLU:
         acc, up = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N)), (0, 2, 1)))
     n = first + tl.arange(0, BLOCK_N)[None, :]
-    mask = seen & (n < N)
+    m = tl.arange(0, BLOCK_M)[:, None]
+    mask = (m < num_rows) & (n < N)
     offset = m * N + n
     result = load_and_finish(
         acc, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
@@ -172,6 +210,16 @@ def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
     return GemmM16Config(32, 512, early=2, num_stages=4, ahead=ahead)
 
 
+_PLAIN = RowInput(MAX_GEMM_M16_ROWS, 0, 0)
+"""Rows that are multiplied as they are."""
+
+
+def can_normalize(x: Tensor) -> bool:
+    """Whether `gemm_m16` may have the norm of x in its launch."""
+    rows, k = x.shape
+    return x.is_contiguous() and RowInput.of(rows, k, _NORM_ROWS) is not None
+
+
 def gemm_m16(
     x: Tensor,
     weight: Tensor,
@@ -179,6 +227,7 @@ def gemm_m16(
     *,
     swiglu: bool = False,
     residual: Tensor | None = None,
+    norm: tuple[Tensor, float] | None = None,
     overlap: bool = False,
     config: GemmM16Config | None = None,
     limits: DeviceLimits = UNLIMITED,
@@ -191,16 +240,21 @@ def gemm_m16(
         bias: [weight rows], or None.
         swiglu: return ``silu(gate) * up``.
         residual: [M, N], added to the result, or None.
+        norm: the [K] weights and the epsilon of an RMSNorm of x; with it, `can_normalize` x. Or None.
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `gemm_m16_config`.
         limits: the device's.
 
     Raises:
-        ValueError: M is 0 or more than `MAX_GEMM_M16_ROWS`.
+        ValueError: M is 0 or more than `MAX_GEMM_M16_ROWS`, or there is a norm of too many rows.
     """
     num_rows, k = x.shape
     if not 1 <= num_rows <= MAX_GEMM_M16_ROWS:
         raise ValueError(f"gemm_m16: x has {num_rows} rows; it takes 1 to {MAX_GEMM_M16_ROWS}")
+    read = _PLAIN if norm is None else RowInput.of(num_rows, k, _NORM_ROWS)
+    if read is None:
+        raise ValueError(f"gemm_m16: {num_rows} rows of {k} channels are too many for a norm")
+    norm_weight, eps = norm if norm is not None else (x, 0.0)
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
     config = config or fitting(
         gemm_m16_config(weight.shape[0], k, overlap=overlap),
@@ -213,16 +267,22 @@ def gemm_m16(
         weight,
         bias if bias is not None else x,
         residual if residual is not None else x,
+        norm_weight,
         out,
         num_rows,
+        eps,
         N=n,
         K=k,
         BLOCK_M=MAX_GEMM_M16_ROWS,
+        TOKENS=read.tokens,
+        WIDTH=read.width,
+        PARTS=read.parts,
         ROWS=config.block_n,
         BLOCK_K=config.block_k,
         EARLY=min(config.early, k // config.block_k),
         LAST=max(triton.next_power_of_2(k % config.block_k), 16) if k % config.block_k else 0,
         AHEAD=config.ahead,
+        NORM=norm is not None,
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,

@@ -1,8 +1,8 @@
 """Eight-bit linear layers: quantization of the input, with its norm, then the product.
 
-The first is `quantize.py`, the second `scaled_gemm.py`, or `scaled_gemm_m16.py` for few rows. They have one rule at every
-number of rows, so a token's result does not depend on the others. The vendor's products of FP8 add in another order, so
-they are not used.
+The first is `quantize.py`, the second `scaled_gemm.py`, or `scaled_gemm_m16.py` for few rows, which does both for up to 4.
+They have one rule at every number of rows, so a token's result does not depend on the others. The vendor's products of FP8
+add in another order, so they are not used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.dense import overlaps
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import scaled_gemm
-from draftline.kernels.triton.linear.scaled_gemm_m16 import MAX_SCALED_GEMM_M16_ROWS, scaled_gemm_m16
+from draftline.kernels.triton.linear.scaled_gemm_m16 import MAX_SCALED_GEMM_M16_ROWS, can_quantize, scaled_gemm_m16
 
 
 def scaled_linear(
@@ -41,6 +41,11 @@ def scaled_linear(
     if not x.shape[0]:  # a step that decides no token
         return x.new_empty((0, weight.data.shape[0] // 2 if swiglu else weight.data.shape[0]))
     overlap = overlaps(x, limits)
+    if can_quantize(x, norm):
+        return scaled_gemm_m16(
+            x, None, weight, bias,
+            dtype=x.dtype, swiglu=swiglu, residual=residual, norm=norm, overlap=overlap, limits=limits,
+        )  # fmt: skip
     values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped, norm=norm, overlap=overlap)
     few = values.shape[0] * values.shape[1] <= MAX_SCALED_GEMM_M16_ROWS
     return (scaled_gemm_m16 if few else scaled_gemm)(

@@ -20,11 +20,14 @@ import pytest
 pytestmark = pytest.mark.long
 
 PRODUCTS = {
-    "dense, few rows": ("llama-8b-decode", "_gemm_m16_kernel", {"SWIGLU": False}, 4096),
+    "dense, few rows with a norm": ("llama-8b-decode", "_gemm_m16_kernel", {"SWIGLU": False, "NORM": True}, 4096),
+    "dense, few rows": ("llama-8b-decode", "_gemm_m16_kernel", {"SWIGLU": False, "NORM": False}, 4096),
     "dense, tens": ("llama-8b-tens", "_gemm_kernel", {"SWIGLU": False}, 4096),
     "dense, many": ("llama-8b-chunk", "_gemm_kernel", {"SWIGLU": False}, 4096),
     # Their loops count groups of 128 channels.
-    "fp8, few rows": ("llama-8b-fp8-4", "_scaled_gemm_m16_kernel", {"SWIGLU": False}, 4096),
+    "fp8, few rows with a norm": ("llama-8b-fp8-4", "_scaled_gemm_m16_kernel", {"SWIGLU": False, "NORM": True}, 4096),
+    "fp8, few rows": ("llama-8b-fp8-8", "_scaled_gemm_m16_kernel", {"SWIGLU": False, "QUANTIZE": False}, 4096),
+    "int8, few rows quantized": ("llama-8b-int8-1", "_scaled_gemm_m16_kernel", {"SWIGLU": False, "NORM": False}, 4096),
     "fp8-block, tens": ("llama-8b-fp8-block-40", "_scaled_gemm_kernel", {"SWIGLU": False}, 4096),
     "int8, many": ("llama-8b-int8-512", "_scaled_gemm_kernel", {"SWIGLU": True}, 4096),
 }

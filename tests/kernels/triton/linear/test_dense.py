@@ -61,7 +61,7 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, ops: TritonO
         ]
 
     together = layers(slice(0, 40))
-    for rows in (slice(3, 4), slice(3, 19), slice(3, 20)):
+    for rows in (slice(3, 4), slice(3, 8), slice(3, 19), slice(3, 20)):
         for some, all_rows in zip(layers(rows), together, strict=True):
             assert torch.equal(some, all_rows[rows])
 
@@ -99,3 +99,21 @@ def test_the_choice_of_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [kernels(rows) for rows in (1, 16, 17, 64, 1000)] == ["gemm_m16"] * 2 + ["gemm"] * 3
     assert [kernels(rows, vendor=Vendor()) for rows in (16, 17, 64, 65)] == ["gemm_m16", "gemm", "vendor", "gemm"]
     assert kernels(8, torch.float32) == "gemm", "exact float32 products do not run on matrix units"
+
+
+def test_the_product_of_few_rows_normalizes_them(ops: TritonOps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One launch instead of two, where the rows are few and of 16 bits."""
+    alone: list[int] = []
+
+    def norm_alone(x: Tensor, *_: object, **__: object) -> Tensor:
+        alone.append(x.shape[0])
+        return x
+
+    monkeypatch.setattr(dense, "rms_norm", norm_alone)
+    norm, weight = (torch.ones(shape, dtype=torch.float16, device=ops.arrivals.device) for shape in ((64,), (32, 64)))
+    for rows in (1, 8, 9, 16, 20):
+        x = torch.zeros(rows, 64, dtype=torch.float16, device=norm.device)
+        ops.norm_linear(x, norm, EPS, weight, None)
+        ops.norm_swiglu(x, norm, EPS, weight, None)
+    ops.norm_linear(torch.zeros(1, 64, device=norm.device), norm.float(), EPS, weight.float(), None)
+    assert alone == [9, 9, 16, 16, 20, 20, 1]

@@ -6,7 +6,16 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 from torch.testing import assert_close
 
-from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, GemmM16Config, gemm_m16, gemm_m16_config
+from draftline.kernels.triton.linear.gemm_m16 import (
+    MAX_GEMM_M16_ROWS,
+    GemmM16Config,
+    can_normalize,
+    gemm_m16,
+    gemm_m16_config,
+)
+from draftline.kernels.triton.pointwise.norms import rms_norm
+
+EPS = 1e-5
 
 CONFIGS = [
     GemmM16Config(64, 64, early=0, num_stages=3),
@@ -53,6 +62,47 @@ def test_a_row_has_the_same_bits_in_every_batch_and_config(rng: torch.Generator)
     together = gemm_m16(x, weight, bias, swiglu=True)
     for config in CONFIGS:
         assert torch.equal(gemm_m16(x[7:9], weight, bias, swiglu=True, config=config), together[7:9])
+
+
+@pytest.mark.usefixtures("dots_in_order")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("config", [None, *CONFIGS], ids=str)
+def test_a_norm_in_the_launch_has_the_bits_of_one_before_it(
+    config: GemmM16Config | None, dtype: torch.dtype, rng: torch.Generator
+) -> None:
+    x, norm, weight = draw(rng, 8, 320).to(dtype), draw(rng, 320).to(dtype), (draw(rng, 80, 320) / 18).to(dtype)
+    bias, residual = draw(rng, 80).to(dtype), draw(rng, 8, 80).to(dtype)
+    for rows in (1, 2, 4, 5, 8):
+        assert can_normalize(x[:rows])
+        normed = rms_norm(x[:rows], norm, EPS)
+        expected = gemm_m16(normed, weight, bias, residual=residual[:rows])
+        actual = gemm_m16(x[:rows], weight, bias, residual=residual[:rows], norm=(norm, EPS), config=config)
+        assert torch.equal(actual, expected)
+        expected = gemm_m16(normed, weight, swiglu=True)
+        assert torch.equal(gemm_m16(x[:rows], weight, swiglu=True, norm=(norm, EPS), config=config), expected)
+
+
+@pytest.mark.usefixtures("dots_in_order")
+@pytest.mark.parametrize("k", [48, 576, 4096, 14336])
+def test_a_norm_of_rows_in_parts_has_the_same_bits(k: int, rng: torch.Generator) -> None:
+    """One part, several, and a last one that is not whole."""
+    x, norm, weight = draw(rng, 8, k), draw(rng, k), draw(rng, 16, k)
+    for rows in (1, 4, 8):
+        expected = gemm_m16(rms_norm(x[:rows], norm, EPS), weight)
+        assert torch.equal(gemm_m16(x[:rows], weight, norm=(norm, EPS)), expected)
+
+
+def test_rows_that_no_launch_normalizes(device: torch.device) -> None:
+    x, weight, norm = (
+        torch.zeros(9, 64, device=device),
+        torch.zeros(8, 64, device=device),
+        torch.ones(64, device=device),
+    )
+    assert not can_normalize(x), "too many"
+    assert not can_normalize(torch.zeros(4, 128, device=device)[:, :64]), "not contiguous"
+    assert not can_normalize(torch.zeros(8, 20000, device=device)), "too long"
+    with pytest.raises(ValueError, match="9 rows of 64 channels are too many for a norm"):
+        gemm_m16(x, weight, norm=(norm, EPS))
 
 
 @pytest.mark.parametrize("rows", [0, MAX_GEMM_M16_ROWS + 1])

@@ -18,6 +18,7 @@ from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled
 from draftline.kernels.triton.linear.scaled_gemm_m16 import (
     MAX_SCALED_GEMM_M16_ROWS,
     ScaledGemmM16Config,
+    can_quantize,
     scaled_gemm_m16,
 )
 
@@ -205,11 +206,46 @@ def test_few_rows(rows: int, n: int, k: int, kind: str, rng: torch.Generator) ->
 
 
 @pytest.mark.usefixtures("dots_in_order")
+@pytest.mark.parametrize("kind", COMMON_OR_SLOW)
+@pytest.mark.parametrize("has_norm", [False, True], ids=["plain", "norm"])
+@pytest.mark.parametrize("k", [80, 320, pytest.param(4096, marks=pytest.mark.slow)])
+def test_quantization_in_the_launch_has_the_bits_of_one_before_it(
+    k: int, has_norm: bool, kind: str, rng: torch.Generator
+) -> None:
+    weight, x = make_weight(rng, 48, k, kind), draw(rng, 4, k)
+    norm = (draw(rng, k), EPS) if has_norm else None
+    bias, residual = draw(rng, 48), draw(rng, 4, 48)
+    x[2] = 0
+    x[1, :GROUP] *= 7
+    for rows in (1, 2, 4):
+        assert can_quantize(x[:rows], norm)
+        values, scale = quantize_rows(x[:rows], weight.data.dtype, grouped=weight.grouped, norm=norm)
+        options = {"dtype": torch.float32, "residual": residual[:rows]}
+        expected = scaled_gemm_m16(values, scale, weight, bias, **options)
+        for config in (None, *M16_CONFIGS):
+            actual = scaled_gemm_m16(x[:rows], None, weight, bias, norm=norm, config=config, **options)
+            assert torch.equal(actual, expected)
+        expected = scaled_gemm_m16(values, scale, weight, bias, dtype=torch.float32, swiglu=True)
+        actual = scaled_gemm_m16(x[:rows], None, weight, bias, dtype=torch.float32, swiglu=True, norm=norm)
+        assert torch.equal(actual, expected)
+
+
+def test_rows_that_no_launch_quantizes(rng: torch.Generator) -> None:
+    x = draw(rng, 5, 64)
+    assert not can_quantize(x, None), "too many"
+    assert not can_quantize(draw(rng, 4, 128)[:, :64], None), "not contiguous"
+    assert can_quantize(draw(rng, 1, 70_000), None)
+    assert not can_quantize(draw(rng, 4, 70_000), None), "too long"
+    with pytest.raises(ValueError, match="5 rows of 64 channels are too many to quantize"):
+        scaled_gemm_m16(x, None, make_weight(rng, 48, 64, "fp8"), None, dtype=torch.float32)
+
+
+@pytest.mark.usefixtures("dots_in_order")
 @pytest.mark.parametrize(("kind", "most"), [("fp8", MAX_SCALED_GEMM_M16_ROWS), ("int8", MAX_SCALED_GEMM_M16_ROWS // 2)])
 def test_few_rows_have_a_kernel_of_their_own(
     kind: str, most: int, rng: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A half is a row."""
+    """A half is a row. It quantizes few tokens itself."""
     chosen: list[str] = []
 
     def spied(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -219,9 +255,12 @@ def test_few_rows_have_a_kernel_of_their_own(
 
         return spy
 
-    for kernel in (scaled_gemm, scaled_gemm_m16):
+    for kernel in (quantize_rows, scaled_gemm, scaled_gemm_m16):
         monkeypatch.setattr(scaled, kernel.__name__, spied(kernel))
     weight, x = make_weight(rng, 64, 128, kind), draw(rng, most + 1, 128)
-    for rows in (1, most, most + 1):
+    for rows in (1, 4, 5, most, most + 1):
         scaled_linear(x[:rows], weight, None, limits=DeviceLimits.known(80, 108))
-    assert chosen == ["scaled_gemm_m16", "scaled_gemm_m16", "scaled_gemm"]
+    assert chosen == ["scaled_gemm_m16"] * 2 + ["quantize_rows", "scaled_gemm_m16"] * 2 + [
+        "quantize_rows",
+        "scaled_gemm",
+    ]
