@@ -159,9 +159,15 @@ def _gemm_m16_kernel(
     if LAST:
         last_value = tl.load(x_start + last_channel, mask=there & (last_channel < K), other=0.0)
     inverse = inverse_norms(x, num_rows, eps, K, TOKENS, WIDTH, PARTS) if NORM else 1.0
+    # All of them before the first product: threads wait for each other once.
+    early_values = no_tensors()
+    for early in tl.static_range(EARLY):
+        early_values += (_left_of(values[early], inverse, scales[early], BLOCK_M, NORM),)
+    if LAST:
+        last_value = _left_of(last_value, inverse, last_scale, BLOCK_M, NORM)
     acc = tl.zeros([ROWS, BLOCK_M] if LEFT else [BLOCK_M, ROWS], tl.float32)
     for early in tl.static_range(EARLY):
-        acc = _add_product(acc, _left_of(values[early], inverse, scales[early], BLOCK_M, NORM), tiles[early], LEFT)
+        acc = _add_product(acc, early_values[early], tiles[early], LEFT)
     if EARLY * BLOCK_K < WHOLE:
         for k in tl.range(EARLY * BLOCK_K, WHOLE, BLOCK_K):
             later = tl.load(x_start + k + channel, mask=there, other=0.0)
@@ -170,7 +176,7 @@ def _gemm_m16_kernel(
                 acc, _left_of(later, inverse, scale, BLOCK_M, NORM), tl.load(row_start + k + channel), LEFT
             )
     if LAST:
-        acc = _add_product(acc, _left_of(last_value, inverse, last_scale, BLOCK_M, NORM), last_tile, LEFT)
+        acc = _add_product(acc, last_value, last_tile, LEFT)
     if LEFT:
         acc = tl.trans(acc)
     up = acc

@@ -228,17 +228,31 @@ def _scaled_gemm_m16_kernel(
     largest = 1.0
     if QUANTIZE and not GROUPED:
         largest = largest_magnitudes(x, norm, inverse, num_rows, K, TOKENS, WIDTH, PARTS, NORM)
-    acc = tl.zeros([ROWS, BLOCK_M], SUM)
+    # All of them before the first product: threads wait for each other once.
+    early_values = no_tensors()
+    factors = no_tensors()
     for early in tl.static_range(EARLY):
         value, largest_here = _right_of(
             values[early], inverse, norms[early], largest,
             dtype, LARGEST, GROUPED, HALVES, BLOCK_M, NORM, QUANTIZE,
         )  # fmt: skip
-        factor = _factor(
+        early_values += (value,)
+        factors += (_factor(
             largest_here, x_scale, token, num_rows, weight_scale, weight_row, early,
             LARGEST, GROUPS, SCALE_ROWS, GROUPED, HALVES, QUANTIZE,
+        ),)  # fmt: skip
+    if LAST:
+        last, last_largest = _right_of(
+            last_value, inverse, last_norm, largest,
+            dtype, LARGEST, GROUPED, HALVES, BLOCK_M, NORM, QUANTIZE,
         )  # fmt: skip
-        acc = _add_product(acc, value, tiles[early], factor, GROUPED)
+        last_factor = _factor(
+            last_largest, x_scale, token, num_rows, weight_scale, weight_row, WHOLE // GROUP,
+            LARGEST, GROUPS, SCALE_ROWS, GROUPED, HALVES, QUANTIZE,
+        )  # fmt: skip
+    acc = tl.zeros([ROWS, BLOCK_M], SUM)
+    for early in tl.static_range(EARLY):
+        acc = _add_product(acc, early_values[early], tiles[early], factors[early], GROUPED)
     if EARLY * BLOCK_K < WHOLE:
         for k in tl.range(EARLY * BLOCK_K, WHOLE, BLOCK_K):
             later, later_largest = _right_of(
@@ -252,14 +266,6 @@ def _scaled_gemm_m16_kernel(
             )  # fmt: skip
             acc = _add_product(acc, later, tl.load(row_start + k + channel), later_factor, GROUPED)
     if LAST:
-        last, last_largest = _right_of(
-            last_value, inverse, last_norm, largest,
-            dtype, LARGEST, GROUPED, HALVES, BLOCK_M, NORM, QUANTIZE,
-        )  # fmt: skip
-        last_factor = _factor(
-            last_largest, x_scale, token, num_rows, weight_scale, weight_row, WHOLE // GROUP,
-            LARGEST, GROUPS, SCALE_ROWS, GROUPED, HALVES, QUANTIZE,
-        )  # fmt: skip
         acc = _add_product(acc, last, last_tile, last_factor, GROUPED)
     acc = join_halves(tl.trans(acc), HALVES)
     tokens = tl.arange(0, BLOCK_M // HALVES)[:, None]
