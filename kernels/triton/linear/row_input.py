@@ -75,6 +75,7 @@ def _read(
     TOKENS: tl.constexpr,
     WIDTH: tl.constexpr,
     PARTS: tl.constexpr,
+    CACHE: tl.constexpr,
 ) -> tl.tensor:
     """A part of the rows, which begin ``stride`` elements apart, [TOKENS, A, COLUMNS] float32.
 
@@ -85,7 +86,7 @@ def _read(
     channel = (above * PARTS + part) * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
     token = tl.arange(0, TOKENS)[:, None, None]
     mask = (token < num_rows) & (channel < K)
-    return tl.load(start + token * stride + channel, mask=mask, other=0.0).to(tl.float32)
+    return tl.load(start + token * stride + channel, mask=mask, other=0.0, cache_modifier=CACHE).to(tl.float32)
 
 
 @triton.jit
@@ -107,7 +108,7 @@ def inverse_norms(
     """RMSNorm's factors of the first ``num_rows`` rows of x, [TOKENS] float32."""
     sums = no_tensors()
     for part in tl.static_range(PARTS):
-        squares = square(_read(x, num_rows, part, K, K, TOKENS, WIDTH, PARTS))
+        squares = square(_read(x, num_rows, part, K, K, TOKENS, WIDTH, PARTS, ""))
         # The tree's first levels: halves of axis 1.
         for _level in tl.static_range(_MAX_LEVELS):
             if squares.shape[1] > 1:
@@ -139,9 +140,12 @@ def largest_magnitudes(
     COLUMNS: tl.constexpr = min(_COLUMNS, WIDTH // PARTS)
     largest = tl.zeros([TOKENS, WIDTH // PARTS // COLUMNS, COLUMNS], tl.float32)
     for part in tl.static_range(PARTS):
-        value = _read(x, num_rows, part, K, K, TOKENS, WIDTH, PARTS)
+        # Cached as by default. But if the load were the one of `inverse_norms`, registers would hold all of x between the two.
+        value = _read(x, num_rows, part, K, K, TOKENS, WIDTH, PARTS, ".ca")
         if NORM:
-            value = normalized(value, inverse[:, None, None], _read(norm, num_rows, part, 0, K, TOKENS, WIDTH, PARTS))
+            value = normalized(
+                value, inverse[:, None, None], _read(norm, num_rows, part, 0, K, TOKENS, WIDTH, PARTS, "")
+            )
         largest = tl.maximum(largest, tl.abs(value))
     return _apart(tl.max(tl.max(largest, axis=2), axis=1))
 
