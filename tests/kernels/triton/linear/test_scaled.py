@@ -20,6 +20,7 @@ from draftline.kernels.triton.linear.scaled_gemm_m16 import (
     ScaledGemmM16Config,
     can_quantize,
     scaled_gemm_m16,
+    scaled_gemm_m16_config,
 )
 
 EPS = 1e-5
@@ -228,6 +229,13 @@ def test_quantization_in_the_launch_has_the_bits_of_one_before_it(
         expected = scaled_gemm_m16(values, scale, weight, bias, dtype=torch.float32, swiglu=True)
         actual = scaled_gemm_m16(x[:rows], None, weight, bias, dtype=torch.float32, swiglu=True, norm=norm)
         assert torch.equal(actual, expected)
+
+
+def test_what_is_prefetched_fits_the_cache() -> None:
+    for rows in (64, 4096, 6144, 16384):
+        ahead = scaled_gemm_m16_config(rows, grouped=False).ahead
+        assert 512 <= ahead <= 2048
+        assert rows * ahead <= 2**23, "8 MiB"
 
 
 def test_rows_that_no_launch_quantizes(rng: torch.Generator) -> None:
