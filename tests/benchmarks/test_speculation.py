@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,18 @@ def test_speed_ups_are_plotted_by_label(tmp_path: Path) -> None:
     assert "SYNTHETIC" in picture
 
 
+class Named(str):
+    """An engine that is nothing but its name, and counts how often it was made to forget."""
+
+    forgot = 0
+
+    def flush_prefix_cache(self) -> Future[int]:
+        self.forgot += 1
+        done: Future[int] = Future()
+        done.set_result(0)
+        return done
+
+
 def test_all_engines_answer_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
@@ -153,8 +166,10 @@ def test_all_engines_answer_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         return Answers(((1, 2), (3, 4)), {"plain": 2.0}.get(engine, 1.0), stats, {"plain": 0.4}.get(engine, 0.1))
 
     monkeypatch.setattr("draftline.engine.bench.speculation.compare.ask", ask)
-    found = measure_all("plain", ["a", "b"], [1, 2], 1, 3)  # type: ignore[arg-type, list-item]
+    engines = [Named("plain"), Named("a"), Named("b")]
+    found = measure_all(engines[0], engines[1:], [1, 2], 1, 3)  # type: ignore[arg-type]
     assert asked == ["plain", "a", "b"] * 4
+    assert [engine.forgot for engine in engines] == [1, 1, 1]
     assert [result["drafter"] for result in found] == ["a", "b"]
     assert found[0]["speedup"] == 2.0
     assert found[0]["survival"] == [0.5, 0.5]
@@ -170,10 +185,10 @@ def test_no_request_comes_twice_where_there_are_enough(monkeypatch: pytest.Monke
         return Answers(((1, 2),), 1.0, DrafterStats(engine, 2, (2,), (1,)), 0.1)
 
     monkeypatch.setattr("draftline.engine.bench.speculation.compare.ask", ask)
-    measure_all("plain", ["a"], list(range(11)), 2, 3)  # type: ignore[arg-type, list-item]
+    measure_all(Named("plain"), [Named("a")], list(range(11)), 2, 3)  # type: ignore[arg-type, list-item]
     assert asked["plain"] == asked["a"] == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7]]
     asked["plain"].clear()
-    measure_all("plain", ["a"], list(range(11)), 3, 3)  # type: ignore[arg-type, list-item]
+    measure_all(Named("plain"), [Named("a")], list(range(11)), 3, 3)  # type: ignore[arg-type, list-item]
     assert asked["plain"] == [list(range(11))] * 4
 
 

@@ -251,6 +251,10 @@ def mixes() -> st.SearchStrategy[list[Wanted]]:
     return st.lists(one, min_size=1, max_size=16)
 
 
+_CANCELLED = 7
+"""The number of the request that a crowd cancels."""
+
+
 def crowd() -> list[Wanted]:
     """A mix that preempts, hits prefixes, drafts and cancels for certain."""
     draw = random.Random(3)
@@ -262,13 +266,16 @@ def crowd() -> list[Wanted]:
             sampling=SamplingParams(
                 **_SAMPLINGS[index % len(_SAMPLINGS)],  # type: ignore[arg-type]
                 seed=draw.randrange(2**64),
-                max_tokens=30,
+                max_tokens=150
+                if index == _CANCELLED
+                else 30,  # drafts may decide five tokens in each of the steps until then
+                ignore_eos=index == _CANCELLED,
                 logprobs=2 if index % 3 else 0,
                 prompt_logprobs=1 if index == 4 else None,
             ),
             constraint=_CONSTRAINTS[-1] if index in (1, 9) else None,
             arrives=index // 3,
-            cancelled_after=25 if index == 7 else None,
+            cancelled_after=25 if index == _CANCELLED else None,
         )
         for index, (common, end) in enumerate(zip(lengths, ends, strict=True))
     ]
