@@ -6,7 +6,8 @@
 All rows decode while a window of steps is measured twice. The first time, the host's clock measures how long the host
 waits for the device; if it does not wait, the host limits the step. The second time, torch.profiler records the
 kernels. The device is busy during the graphs of steps (``busy_by_steps``), and during their kernels
-(``busy_by_kernels``): between two dependent kernels of a graph there is a gap of about a microsecond. Of several ranks, rank 0 is profiled.
+(``busy_by_kernels``): between two dependent kernels of a graph there is a gap of about a microsecond. Of several ranks,
+rank 0 is profiled.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from common.settings import engine_options
 from rich.console import Console
 from rich.table import Table
 
@@ -126,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console(width=140)
     with tempfile.TemporaryDirectory() as folder:
         model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder))
-        core = _start(model, workload, dict(setting.split("=", 1) for setting in arguments.set))
+        core = _start(model, workload, engine_options(arguments.set))
         while core.stats().generated_tokens < rows * 8:
             core.step()
         with waits_counted() as waits:
@@ -147,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         core.close()
 
 
-def _start(model: BenchmarkModel, workload: Workload, options: Mapping[str, str]) -> Core:
+def _start(model: BenchmarkModel, workload: Workload, options: Mapping[str, object]) -> Core:
     """A core with the workload in its queue."""
     own: dict[str, Any] = {
         "model": model.checkpoint,
@@ -157,7 +159,7 @@ def _start(model: BenchmarkModel, workload: Workload, options: Mapping[str, str]
         "max_num_seqs": workload.requests,
         "prefix_caching": False,
     }
-    config = EngineConfig.model_validate(own | dict(options))
+    config = EngineConfig.model_validate({**own, **options})
     core = build_core(config)
     builder = RequestBuilder(core.info, core.tokenizer, config.ageing_s, core.compiler)
     for index, request in enumerate(workload.draw(core.info.config.vocab_size)):

@@ -22,6 +22,7 @@ class Batch:
         token_ids: [T] int64, the query tokens.
         positions: [T] int64, each token's position in its sequence.
         cache_index: [T] int64, the cache entry of each token's key and value: ``block * block_size + offset``.
+            -1 for padding behind the last row's tokens, which is written nowhere.
         query_starts: [R + 1] int32, row r owns tokens ``query_starts[r]:query_starts[r + 1]``.
         context_lens: [R] int32, tokens of each row after this forward (history plus query).
         block_tables: [R, max_blocks] int32, the cache blocks of each row; entries past its last block are undefined.

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from draftline.engine.bench.plots.canvas import canvas
+
 
 def label(result: Mapping[str, Any]) -> str:
     """The label of the line that a result belongs to."""
@@ -43,23 +45,16 @@ def series(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
 
 def plot(results: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write the plot as an SVG file."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(10.5, 3.8), layout="constrained")
-    axes.axhline(1, color="gray", linewidth=0.8)
-    points: set[int] = set()
-    for name, line in series(results).items():
-        axes.plot(*zip(*sorted(line.items()), strict=True), marker="o", label=name)
-        points |= line.keys()
-    axes.set(xlabel="concurrency", ylabel="speed-up over plain decoding", ylim=(0, None))
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(points), labels=map(str, sorted(points)))
-    figure.legend(fontsize="small", loc="outside right upper")
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    with canvas(path, 1, 10.5, 3.8) as (axes,):
+        axes.axhline(1, color="gray", linewidth=0.8)
+        points: set[int] = set()
+        for name, line in series(results).items():
+            axes.plot(*zip(*sorted(line.items()), strict=True), marker="o", label=name)
+            points |= line.keys()
+        axes.set(xlabel="concurrency", ylabel="speed-up over plain decoding", ylim=(0, None))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted(points), labels=map(str, sorted(points)))
+        axes.figure.legend(fontsize="small", loc="outside right upper")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

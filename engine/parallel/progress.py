@@ -46,7 +46,7 @@ class Stalls:
         busy_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nobody waits yet.
+        """Start where no rank waits for another.
 
         Args:
             counts: [ranks] int64, how far each rank is.
@@ -62,9 +62,10 @@ class Stalls:
     def find(self) -> tuple[int, float] | None:
         """A rank other than 0 that has stalled, and for how many seconds. To be called several times a second."""
         now, counts = self._clock(), self._counts.tolist()
+        furthest = max(counts)
         for rank, count in enumerate(counts):
             wait = self._waits.get(rank)
-            if not rank or count == max(counts):
+            if not rank or count == furthest:
                 self._waits.pop(rank, None)
             elif wait is None or wait.count != count:
                 self._waits[rank] = _Wait(count, now, now)

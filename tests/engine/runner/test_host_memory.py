@@ -76,6 +76,11 @@ def test_the_numbers_are_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None
         "cpu has no room for a cache, which needs 4.0 GiB: of the 8.0 GiB of cgroup /pod, this process has taken 1.0, "
         "others take 4.0, and 3.0 are free."
     )
+    with (
+        pytest.raises(OutOfMemoryAtStartError, match=r" and 3\.0 are free\. Lower max_num_seqs\.$"),
+        memory_explained(torch.device("cpu"), "a cache", 4 * GIB, helps="Lower max_num_seqs."),
+    ):
+        raise AssertionError("nothing may be allocated")
 
 
 def test_weights_are_estimated_by_their_format() -> None:

@@ -1,0 +1,34 @@
+"""A job whose worker dies is rejected, with what the way it died says of the reason."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.worker_processes import ALARMS, WorkerProcesses
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        *[(-alarm, "takes longer than 3 s") for alarm in ALARMS],
+        (-signal.SIGSEGV, "overflows the compiler's stack"),
+        (1, "failed with status 1: standard error has its traceback"),
+        (-signal.SIGABRT, r"takes more than 64 MiB of memory \(the compiler ended with -6\)"),
+        (-signal.SIGKILL, r"takes more than 64 MiB of memory \(the compiler ended with -9\)"),
+    ],
+)
+def test_the_reason_of_a_workers_death(status: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def died(*_: Any) -> tuple[list[Any], int]:
+        return [], status
+
+    monkeypatch.setattr(WorkerProcesses, "answers", died)
+    pool = AutomatonWorkerPool([b"a"], {0}, set(), AutomatonLimits(seconds=3, memory_bytes=64 << 20))
+    with pytest.raises(InvalidConstraintError, match=reason):
+        pool.compile(object())  # type: ignore[arg-type]
+    pool.close()
