@@ -11,6 +11,7 @@ import pytest
 import trustme
 from click.testing import Result
 from fake_engine import FakeEngine
+from patience import PATIENCE_S
 from typer.testing import CliRunner
 
 from draftline.engine.cli import app, backend
@@ -55,7 +56,7 @@ def serve(make_engine: Callable[..., FakeEngine]) -> Iterator[Callable[..., str]
 
         threads.append(threading.Thread(target=lambda: asyncio.run(serve_until_over())))
         threads[-1].start()
-        assert ready.wait(30)
+        assert ready.wait(PATIENCE_S)
         return found[0]
 
     yield start

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trustme
 from fake_engine import FakeEngine
-from patience import DEADLINE_S
+from patience import DEADLINE_S, PATIENCE_S
 
 from draftline import AsyncClient, Chat, Client, RetryPolicy, SamplingParams, Tls
 from draftline.engine.errors import (
@@ -335,7 +335,7 @@ def address(make_engine: Callable[..., FakeEngine]) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(PATIENCE_S)
     yield found[0]
     over.set()
     thread.join()
@@ -344,7 +344,7 @@ def address(make_engine: Callable[..., FakeEngine]) -> Iterator[str]:
 def test_the_client_without_an_event_loop(address: str) -> None:
     with Client(address) as client:
         assert client.model().model == "fake"
-        outputs = client.generate(["abc", "xyz"], params(4), priority=1, timeout=60)
+        outputs = client.generate(["abc", "xyz"], params(4), priority=1, timeout=PATIENCE_S)
         assert [o.outputs[0].text for o in outputs] == ["abca", "xyzx"]
         [answer] = client.chat([{"role": "user", "content": "x"}], params(4))
         assert answer.outputs[0].text == "user"

@@ -18,6 +18,7 @@ from fake_engine import FakeEngine
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_client import SessionClient, retry_delay_s, status_of, text_request, texts, violations
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from patience import PATIENCE_S
 from pydantic import ValidationError
 
 from draftline.engine.errors import CertificateError, QueueFullError, TokenFileError, UnauthenticatedError
@@ -70,7 +71,9 @@ def issue(authority: trustme.CA, folder: Path) -> dict[str, str]:
 async def answer(channel: grpc.aio.Channel, **call: Any) -> str:
     """The text of a request over a channel."""
     stub = InferenceServiceStub(channel)
-    return "".join([r.delta.text async for r in stub.Generate(text_request("abc", max_tokens=3), timeout=10, **call)])
+    return "".join(
+        [r.delta.text async for r in stub.Generate(text_request("abc", max_tokens=3), timeout=PATIENCE_S, **call)]
+    )
 
 
 def secure(server: Server, authority: trustme.CA, client: trustme.LeafCert | None = None) -> grpc.aio.Channel:

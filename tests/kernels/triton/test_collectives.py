@@ -11,6 +11,7 @@ import exchanging_rank
 import pytest
 import torch
 from exchanging_rank import Job
+from patience import PATIENCE_S
 from torch import Tensor
 
 from draftline.kernels.triton.collectives import CELL_BYTES, inbox_bytes
@@ -33,7 +34,7 @@ def _run(jobs: list[Job], folder: Path) -> list[tuple[list[Tensor], Tensor]]:
     helpers = str(Path(exchanging_rank.__file__).parent)
     processes = [subprocess.Popen([sys.executable, "-c", _CODE, helpers, str(file)]) for file in files]
     try:
-        assert [process.wait(100) for process in processes] == [0] * len(jobs)
+        assert [process.wait(PATIENCE_S) for process in processes] == [0] * len(jobs)
     finally:
         for process in processes:
             process.kill()

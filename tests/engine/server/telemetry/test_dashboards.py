@@ -15,6 +15,7 @@ import yaml
 from fake_engine import FakeEngine
 from fake_nvml import GIB, FakeNvml
 from grpc_client import text_request
+from patience import PATIENCE_S
 
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
@@ -119,7 +120,7 @@ async def series(make_engine: Callable[..., FakeEngine], monkeypatch: pytest.Mon
                     pass
                 served += 1
                 gaps.add(0.02, 2)
-            text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read().decode())
+            text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=PATIENCE_S).read().decode())
             series.scrape(60.0 * minute, text, **TARGET)
             for rule in rules:
                 series.record(60.0 * minute, rule["record"], rule["expr"])

@@ -25,7 +25,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_client import AsyncStub, SessionClient, text_request, violations
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
-from patience import DEADLINE_S
+from patience import DEADLINE_S, PATIENCE_S
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from stepped_engine import SteppedEngine
@@ -96,7 +96,7 @@ async def scrape(server: Server) -> str:
     endpoint = server._metrics_endpoint
     assert endpoint is not None
     url = f"http://127.0.0.1:{endpoint.port}/metrics"
-    return str(await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read().decode()))
+    return str(await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=PATIENCE_S).read().decode()))
 
 
 async def test_prometheus_metrics_count_requests(serve: Callable[..., Any], engine: FakeEngine) -> None:
