@@ -59,6 +59,24 @@ class Ops(Protocol):
         """``residual + rms_norm(x)``, all [T, N]. It may be written over ``residual``."""
         ...
 
+    def joined_norms(
+        self, table: Tensor, token_ids: Tensor, table_norm: Tensor, hidden: Tensor, hidden_norm: Tensor, eps: float
+    ) -> Tensor:
+        """RMSNorm of each token's vector and of its hidden state, side by side: what an EAGLE-3 head's attention reads.
+
+        Args:
+            table: [V, N], the tokens' vectors.
+            token_ids: [T] int64.
+            table_norm: [N], the weights of the vectors' norm.
+            hidden: [T, N], contiguous.
+            hidden_norm: [N], the weights of the hidden states' norm.
+            eps: of both norms.
+
+        Returns:
+            [T, 2 N] in the type of ``hidden``.
+        """
+        ...
+
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         """LayerNorm over the last axis: [T, N] -> [T, N], computed in float32 (Ba et al. 2016)."""
         ...
@@ -296,8 +314,19 @@ class Ops(Protocol):
         """
         ...
 
-    def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-        """Store a draft model's samples, [S] int64, at ``rows``' slots and positions. Positions of -1 are skipped."""
+    def draft_sampled(
+        self, logits: Tensor, token_ids: Tensor | None, rows: Tensor, positions: Tensor, slots: SlotTable
+    ) -> None:
+        """Draft the tokens that `sample` would take with the temperature alone, into ``slots.tokens``.
+
+        Args:
+            logits: [S, N], of any floating type, computed with in float32; left unchanged. Without a finite one, any token
+                is drafted.
+            token_ids: [N] int64, ascending, the token of each logit; others are not drafted. None: logit i is token i's.
+            rows: [S] int64, the slot of each draft.
+            positions: [S] int64, its position; -1 of a draft that is not stored.
+            slots: the slot table.
+        """
         ...
 
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -16,7 +16,7 @@ from typing_extensions import override
 from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.slots import SlotTable
 from draftline.models.model import Model
 from draftline.spec.drafter import Drafter, DraftRows, GatherChunks
 
@@ -61,9 +61,8 @@ class DraftModel(Drafter):
             query = 1 if step else ROUND_BEGINS_WITH
             inputs = ops.gather_drafts(table, rows.slots, rows.drafts, step, self._block_size, query, shift=0)
             logits = self._model.forward(inputs.batch, self._cache)
-            # Temperature only: top-p, penalties and masks cost time, and the target applies them anyway.
-            sampled = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, masks=None)
-            ops.write_drafts(ops.sample(logits, sampled, table), sampled, table)
+            # Without top-p, penalties and masks: they cost time, and the target applies them anyway.
+            ops.draft_sampled(logits, None, inputs.slots, inputs.positions, table)
             # Forced tokens replace drafts at once, so that the next pass continues from them.
             ops.draft_forced(rows.slots, step + 1, table, self._constraints)
 

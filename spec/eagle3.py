@@ -22,7 +22,7 @@ from typing_extensions import override
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.slots import SlotTable
 from draftline.kernels.zeros import zeros
 from draftline.models.heads.eagle3 import Eagle3Head
 from draftline.models.hidden_states import HiddenStateSink
@@ -102,23 +102,15 @@ class Eagle3(Drafter):
             # The target's hidden states first, then the head's own.
             hidden = self._store.read(inputs.batch) if hidden is None else _of_slots(hidden, slots, inputs.slots)
             slots = inputs.slots
-            embedded = self._head.embed(inputs.batch.token_ids)
-            logits, hidden = self._head.forward(inputs.batch, embedded, hidden, self._cache)
+            logits, hidden = self._head.forward(inputs.batch, inputs.batch.token_ids, hidden, self._cache)
             # As in `DraftModel`: the target applies everything but the temperature, and forced tokens come first.
-            sampled = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, masks=None)
-            ops.write_drafts(ops.sample(of_target(self._head, logits), sampled, table), sampled, table)
+            ops.draft_sampled(logits, self._head.target_ids, inputs.slots, inputs.positions, table)
             ops.draft_forced(rows.slots, step + 1, table, self._constraints)
 
     @override
     def catch_up(self, gather: GatherChunks) -> None:
         batch, tokens = gather(0), gather(1).token_ids
-        self._head.fill_cache(batch, self._head.embed(tokens), self._store.read(batch), self._cache)
-
-
-def of_target(head: Eagle3Head, logits: Tensor) -> Tensor:
-    """Logits of the target's vocabulary, so that drafts are sampled with the noise of the target's tokens."""
-    ids, vocab = head.target_ids, head.config.layer.vocab_size
-    return logits.new_full((logits.shape[0], vocab), float("-inf")).index_copy_(1, ids, logits)
+        self._head.fill_cache(batch, tokens, self._store.read(batch), self._cache)
 
 
 def _of_slots(hidden: Tensor, before: Tensor, slots: Tensor) -> Tensor:

@@ -16,9 +16,9 @@ import torch
 from typing_extensions import override
 
 from draftline.kernels.batch import Inputs
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftRows
-from draftline.spec.eagle3 import Eagle3, of_target
+from draftline.spec.eagle3 import Eagle3
 
 
 class ParallelHead(Eagle3):
@@ -35,14 +35,13 @@ class ParallelHead(Eagle3):
         gathered = ops.gather_drafts(table, rows.slots, every, drafts - 1, self._block_size, query, shift=1)
         inputs = _predicting(gathered, rows, known, query)
         count = len(gathered.slots)
-        embedded = head.embed(inputs.batch.token_ids).view(count, query, -1)
+        token_ids = inputs.batch.token_ids.view(count, query)
         hidden = self._store.read(inputs.batch).view(count, query, -1)
-        embedded[:, known:] = head.masks(drafts)
+        token_ids[:, known:] = head.mask_ids(drafts)
         hidden[:, known:] = hidden[:, known - 1 : known]
-        logits, _ = head.forward(inputs.batch, embedded.flatten(0, 1), hidden.flatten(0, 1), self._cache)
+        logits, _ = head.forward(inputs.batch, token_ids.flatten(), hidden.flatten(0, 1), self._cache)
         # As in `DraftModel`: the target applies everything but the temperature.
-        sampled = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, masks=None)
-        ops.write_drafts(ops.sample(of_target(head, logits), sampled, table), sampled, table)
+        ops.draft_sampled(logits, head.target_ids, inputs.slots, inputs.positions, table)
         ops.draft_forced(rows.slots, drafts, table, self._constraints)
 
 

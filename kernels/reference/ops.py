@@ -25,7 +25,7 @@ from draftline.kernels.reference.constraints import advance_constraints, constra
 from draftline.kernels.reference.functional_step import HeadShape
 from draftline.kernels.reference.ngram import draft_ngram, draft_ngram_table, learn_ngrams
 from draftline.kernels.scaled import ScaledWeight, scaled_product
-from draftline.kernels.slots import SampleRows, SlotTable
+from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 
 
 def norm_factors(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -116,6 +116,13 @@ class ReferenceOps(Ops):
     @override
     def rms_norm_add(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
         return residual + self.rms_norm(x, weight, eps)
+
+    @override
+    def joined_norms(
+        self, table: Tensor, token_ids: Tensor, table_norm: Tensor, hidden: Tensor, hidden_norm: Tensor, eps: float
+    ) -> Tensor:
+        vectors = F.embedding(token_ids, table).to(hidden.dtype)
+        return torch.cat((self.rms_norm(vectors, table_norm, eps), self.rms_norm(hidden, hidden_norm, eps)), dim=1)
 
     @override
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -319,9 +326,16 @@ class ReferenceOps(Ops):
         return Inputs(replace(inputs.batch, token_ids=token_ids), inputs.slots, inputs.positions + shift)
 
     @override
-    def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-        real = rows.positions >= 0
-        slots.tokens[rows.slots[real], rows.positions[real]] = tokens[real].to(torch.int32)
+    def draft_sampled(
+        self, logits: Tensor, token_ids: Tensor | None, rows: Tensor, positions: Tensor, slots: SlotTable
+    ) -> None:
+        stored = positions >= 0
+        logits, rows, positions = logits[stored], rows[stored], positions[stored]
+        if token_ids is not None:  # the noise is that of the whole vocabulary's tokens
+            every = logits.new_full((logits.shape[0], int(token_ids[-1]) + 1), float("-inf"))
+            logits = every.index_copy_(1, token_ids, logits)
+        tokens = self.sample(logits, SampleRows(rows, positions, SamplingFeatures.TEMPERATURE, masks=None), slots)
+        slots.tokens[rows, positions] = tokens.to(torch.int32)
 
     @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -24,16 +24,17 @@ from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.attention.soft_cap import soft_cap
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inputs.gather import gather
-from draftline.kernels.triton.inputs.gather_drafts import gather_drafts, write_drafts
+from draftline.kernels.triton.inputs.gather_drafts import gather_drafts
 from draftline.kernels.triton.inputs.ngram import draft_ngram
 from draftline.kernels.triton.inputs.ngram_table import draft_ngram_table, learn_ngrams
 from draftline.kernels.triton.linear.dense import DenseKernels, overlaps
 from draftline.kernels.triton.linear.scaled import scaled_linear
 from draftline.kernels.triton.linear.vendor import VendorProducts
 from draftline.kernels.triton.pointwise.activations import gelu, gelu_mul, silu_mul
-from draftline.kernels.triton.pointwise.norms import add_rms_norm, layer_norm, rms_norm, rms_norm_add
+from draftline.kernels.triton.pointwise.norms import add_rms_norm, joined_norms, layer_norm, rms_norm, rms_norm_add
 from draftline.kernels.triton.sampling.accept import accept
 from draftline.kernels.triton.sampling.constraints import advance_constraints, constrain, draft_forced
+from draftline.kernels.triton.sampling.draft import draft_sampled
 from draftline.kernels.triton.sampling.logprobs import logprobs
 from draftline.kernels.triton.sampling.sample import sample
 
@@ -83,6 +84,13 @@ class TritonOps(Ops):
     @override
     def rms_norm_add(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
         return rms_norm_add(x, weight, eps, residual, overlap=overlaps(x, self.limits))
+
+    @override
+    def joined_norms(
+        self, table: Tensor, token_ids: Tensor, table_norm: Tensor, hidden: Tensor, hidden_norm: Tensor, eps: float
+    ) -> Tensor:
+        overlap = overlaps(hidden, self.limits)
+        return joined_norms(table, token_ids, table_norm, hidden, hidden_norm, eps, overlap=overlap)
 
     @override
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -223,8 +231,10 @@ class TritonOps(Ops):
         return gather_drafts(slots, rows, drafts, step, block_size, query, shift)
 
     @override
-    def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-        write_drafts(tokens, rows, slots)
+    def draft_sampled(
+        self, logits: Tensor, token_ids: Tensor | None, rows: Tensor, positions: Tensor, slots: SlotTable
+    ) -> None:
+        draft_sampled(logits, token_ids, rows, positions, slots)
 
     @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

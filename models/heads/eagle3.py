@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from draftline import quant
@@ -60,11 +59,11 @@ class Eagle3Head:
         weights = Weights(checkpoint.weights, dtype, device, scaled=ops.runs_scaled)
         try:
             layer, hidden = self.config.layer, self.config.layer.hidden_size
-            self._embedding = weights.embedding(layer.vocab_size, hidden)
+            self._vectors = _vectors(weights, self.config)
+            self._mask_ids = torch.arange(layer.vocab_size, self._vectors.shape[0], device=device)
             self._fusion = _fusion(weights, self.config, ops)
             self._hidden_norm = weights.vector("model.layers.0.hidden_norm.weight", hidden)
             self._layers = tuple(_layer(weights, layer, index, device) for index in range(layer.num_layers))
-            self._masks = _masks(weights, self.config)
             self._norm = weights.vector("model.norm.weight", hidden)
             self._head = weights.head(self.config.draft_vocab_size, hidden)
         except UnsupportedFormatError as error:
@@ -75,27 +74,23 @@ class Eagle3Head:
         """One hidden state from those of several layers: [T, layers, target_hidden] -> [T, hidden]."""
         return self._fusion(states)
 
-    def embed(self, token_ids: Tensor) -> Tensor:
-        """The tokens' embeddings, [T] -> [T, hidden]."""
-        return F.embedding(token_ids, self._embedding).to(self.cache_dtype)
+    def mask_ids(self, drafts: int) -> Tensor:
+        """[drafts - 1] int64, what a parallel head reads in the place of the tokens of its drafts."""
+        return self._mask_ids[: drafts - 1]
 
-    def masks(self, drafts: int) -> Tensor:
-        """[drafts - 1, hidden], what a parallel head reads in the place of the tokens of its drafts."""
-        return self._masks[: drafts - 1]
-
-    def fill_cache(self, batch: Batch, embedded: Tensor, hidden: Tensor, cache: KVCache) -> None:
+    def fill_cache(self, batch: Batch, token_ids: Tensor, hidden: Tensor, cache: KVCache) -> None:
         """Write the keys and values of the batch's entries, and compute nothing else.
 
         Args:
-            batch: the entries, whose ``token_ids`` are not read.
-            embedded: [T, hidden], the embedding of the token behind each entry's position.
-            hidden: [T, hidden], each entry's hidden state.
+            batch: the entries, whose own ``token_ids`` are not read.
+            token_ids: [T] int64, the token behind each entry's position, or one of `mask_ids`.
+            hidden: [T, hidden], each entry's hidden state; it may be written over.
             cache: the keys and values.
         """
-        qkv, _ = self._before_last_attention(batch, embedded, hidden, cache)
+        qkv, _ = self._before_last_attention(batch, token_ids, hidden, cache)
         self._ops.rope_write_kv(qkv, batch, cache.layers[-1], self._layers[-1].spec)
 
-    def forward(self, batch: Batch, embedded: Tensor, hidden: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: Batch, token_ids: Tensor, hidden: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
         """Write the batch's keys and values to the cache, and predict from the S entries of ``logits_index``.
 
         Arguments are those of `fill_cache`.
@@ -104,23 +99,25 @@ class Eagle3Head:
             [S, draft_vocab] logits of the token after each entry's, and [S, hidden], the hidden state of the next entry.
         """
         ops, layer, eps = self._ops, self._layers[-1], self.config.layer.norm_eps
-        qkv, residual = self._before_last_attention(batch, embedded, hidden, cache)
+        qkv, residual = self._before_last_attention(batch, token_ids, hidden, cache)
         attended = ops.rope_attention(qkv, batch, cache.layers[-1], layer.spec)
-        # Only the entries that predict need the rest of the layer.
-        attended, residual = (x.index_select(0, batch.logits_index) for x in (attended, residual))
+        # Only the entries that predict need the rest of the layer. Where each of them does, they are in order.
+        if batch.logits_index.shape[0] < token_ids.shape[0]:
+            attended, residual = (x.index_select(0, batch.logits_index) for x in (attended, residual))
         residual = layer.output.linear_add(attended, residual, ops)
         residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
         logits = self._head.norm_linear(residual, self._norm, eps, ops)
         return logits, ops.rms_norm(residual, self._norm, eps) if self.config.norm_output else residual
 
     def _before_last_attention(
-        self, batch: Batch, embedded: Tensor, hidden: Tensor, cache: KVCache
+        self, batch: Batch, token_ids: Tensor, hidden: Tensor, cache: KVCache
     ) -> tuple[Tensor, Tensor]:
         """Queries, keys and values of the entries in the last layer, and the residual stream before it."""
         ops, first, eps = self._ops, self._layers[0], self.config.layer.norm_eps
-        normed = ops.rms_norm(hidden, self._hidden_norm, eps)
-        inputs = torch.cat((ops.rms_norm(embedded, first.norm, eps), normed), dim=1)
-        qkv, residual = first.qkv.linear(inputs, ops), normed if self.config.norm_before_residual else hidden
+        inputs = ops.joined_norms(self._vectors, token_ids, first.norm, hidden, self._hidden_norm, eps)
+        qkv, residual = first.qkv.linear(inputs, ops), hidden
+        if self.config.norm_before_residual:
+            residual = inputs[:, hidden.shape[1] :].contiguous()
         for layer, following, layer_cache in zip(self._layers, self._layers[1:], cache.layers, strict=False):
             residual = layer.output.linear_add(ops.rope_attention(qkv, batch, layer_cache, layer.spec), residual, ops)
             residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
@@ -172,9 +169,13 @@ def _layer(weights: Weights, config: ModelConfig, index: int, device: torch.devi
     )
 
 
-def _masks(weights: Weights, config: HeadConfig) -> Tensor:
-    count, hidden = config.parallel_drafts - 1, config.layer.hidden_size
-    return weights.table("mask_embedding", count, hidden) if count else torch.empty(0, hidden)
+def _vectors(weights: Weights, config: HeadConfig) -> Tensor:
+    """What an entry can read as its token: the embeddings, and behind them the vectors of a parallel head's drafts."""
+    hidden = config.layer.hidden_size
+    embedding = weights.embedding(config.layer.vocab_size, hidden)
+    if config.parallel_drafts == 1:
+        return embedding
+    return torch.cat((embedding, weights.table("mask_embedding", config.parallel_drafts - 1, hidden)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,17 @@ def test_norms(width: int, rows: int, dtype: torch.dtype, ops: TritonOps, rng: t
     assert_near(normed, ReferenceOps().rms_norm(total.float(), weight.float(), EPS))
 
 
+@pytest.mark.xdist_group("norms")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_joined_norms(dtype: torch.dtype, ops: TritonOps, device: torch.device, rng: torch.Generator) -> None:
+    table, hidden = draw(rng, 500, 576, dtype=dtype), draw(rng, 33, 576, dtype=dtype)
+    weights = draw(rng, 2, 576, dtype=dtype)
+    token_ids = torch.randint(0, 500, (33,), generator=rng, device=device)
+    joined = ops.joined_norms(table, token_ids, weights[0], hidden, weights[1], EPS)
+    apart = (ops.rms_norm(table[token_ids], weights[0], EPS), ops.rms_norm(hidden, weights[1], EPS))
+    assert torch.equal(joined, torch.cat(apart, dim=1))
+
+
 @pytest.mark.xdist_group("silu")
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 1536), (64, 14336), (3000, 3072)])
@@ -252,6 +263,27 @@ def test_noise_is_the_reference_s(ops: TritonOps, device: torch.device) -> None:
     # The device's logarithm and the host's may order two almost equal draws differently.
     picked = noise.gather(1, chosen[:, None]).squeeze(1)
     assert float((noise.amax(dim=1) - picked).max()) < 1e-5
+
+
+@pytest.mark.xdist_group("draft")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("vocab", [49_152, 16_384], ids=str)
+def test_draft_sampled(
+    vocab: int, dtype: torch.dtype, ops: TritonOps, device: torch.device, rng: torch.Generator
+) -> None:
+    """The tokens that the sampler takes, also where a head's vocabulary is a part of the target's."""
+    rows, whole = 64, 49_152
+    slots = SlotTable.allocate(rows, 512, 4, device)
+    slots.seed.copy_(torch.randint(-(2**62), 2**62, (rows,), generator=rng, device=device))
+    slots.temperature[rows // 2 :] = 0.8
+    logits = (3 * draw(rng, rows, vocab)).to(dtype)
+    token_ids = torch.randperm(whole, generator=rng, device=device)[:vocab].sort().values
+    of_slots, positions = torch.randperm(rows, device=device), torch.arange(rows, device=device) * 5
+    ops.draft_sampled(logits, token_ids if vocab < whole else None, of_slots, positions, slots)
+    every = torch.full((rows, whole), float("-inf"), device=device).index_copy_(1, token_ids, logits.float())
+    step = SampleRows(of_slots, positions, SamplingFeatures.TEMPERATURE, None)
+    expected = ops.sample(every if vocab < whole else logits, step, slots)
+    assert torch.equal(slots.tokens[of_slots, positions], expected.int())
 
 
 @pytest.mark.xdist_group("logprobs")

@@ -117,7 +117,7 @@ def test_unrolled_steps_are_the_rounds_that_the_engine_drafts(
             cache = KVCache.allocate(1, 4, 16, 2, 8, dtype=torch.float32, device=CPU)
             batch, hidden = entries(tokens[1 : last + 2], 0), fused[: last + 1]
             for step in range(steps):
-                logits, hidden = engine.forward(batch, engine.embed(batch.token_ids), hidden, cache)
+                logits, hidden = engine.forward(batch, batch.token_ids, hidden, cache)
                 got = outputs[step][row, last + step]
                 torch.testing.assert_close(got, hidden[0], atol=1e-3, rtol=1e-3)
                 torch.testing.assert_close(head.logits(got), logits[0], atol=1e-3, rtol=1e-3)

@@ -251,7 +251,6 @@ def _speculate(ops: Ops, drafts: int) -> None:
     for step in range(min(drafts, 2)):
         ops.gather_drafts(slots, rows, starts, step, 16, 1 if step else 2, 0)
         ops.gather_drafts(slots, rows, starts, step, 16, 1 if step else drafts + 1, 1)
-    ops.write_drafts(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), slots)
 
 
 def _constrain(ops: Ops, model: ModelShape) -> None:
@@ -262,6 +261,15 @@ def _constrain(ops: Ops, model: ModelShape) -> None:
     sample_constraints = ops.constrain(rows, starts, slots, constraints)
     ops.advance_constraints(tokens, _empty(4, dtype=torch.int32), rows, starts, sample_constraints, constraints)
     ops.draft_forced(tokens, 4, slots, constraints)
+
+
+def _draft(ops: Ops, model: ModelShape, *, mapped: bool) -> None:
+    slots = SlotTable.allocate(256, 8192, 512, _META)
+    rows = _empty(4, dtype=torch.int64)
+    vocab = 32_000 if mapped else model.vocab
+    ops.draft_sampled(_empty(4, vocab), _empty(vocab, dtype=torch.int64) if mapped else None, rows, rows, slots)
+    hidden, norm = _empty(4, model.hidden), _empty(model.hidden)
+    ops.joined_norms(_empty(model.vocab, model.hidden), rows, norm, hidden, norm, 1e-5)
 
 
 def _logprobs(ops: Ops, model: ModelShape, top: int) -> None:
@@ -340,6 +348,8 @@ CASES: dict[str, Case] = {
     },
     "speculation-1": lambda ops: _speculate(ops, 1),
     "speculation-4": lambda ops: _speculate(ops, 4),
+    "draft": lambda ops: _draft(ops, MODELS["llama-8b"], mapped=False),
+    "draft-mapped": lambda ops: _draft(ops, MODELS["smollm2-135m"], mapped=True),
     "constrain": lambda ops: _constrain(ops, MODELS["llama-8b"]),
     "logprobs": lambda ops: _logprobs(ops, MODELS["llama-8b"], 0),
     "logprobs-top": lambda ops: _logprobs(ops, MODELS["qwen3-0.6b"], 20),

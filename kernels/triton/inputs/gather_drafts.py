@@ -1,4 +1,4 @@
-"""A draft model's inputs for the next draft of each row, and the write of that draft to the slot table.
+"""A draft model's inputs for the next draft of each row.
 
 As in `gather.py`, but with fixed shapes and nothing from the host. Lengths are read from the slot table, so that one CUDA
 graph can hold all steps of a round.
@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.batch import Batch, Inputs
-from draftline.kernels.slots import SampleRows, SlotTable
+from draftline.kernels.slots import SlotTable
 
 _BLOCK = 128
 
@@ -75,24 +75,6 @@ def _gather_drafts_kernel(
         tl.store(block_tables + row.to(tl.int64) * MAX_BLOCKS + index, block, mask=index < blocks)
 
 
-@triton.jit
-def _write_drafts_kernel(
-    tokens: tl.tensor,
-    row_slots: tl.tensor,
-    row_positions: tl.tensor,
-    slot_tokens: tl.tensor,
-    tokens_stride: int,
-    count: int,
-    BLOCK: tl.constexpr,
-) -> None:
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = row < count
-    position = tl.load(row_positions + row, mask=mask, other=-1)
-    slot = tl.load(row_slots + row, mask=mask, other=0)
-    token = tl.load(tokens + row, mask=mask, other=0)
-    tl.store(slot_tokens + slot * tokens_stride + position, token.to(tl.int32), mask=position >= 0)
-
-
 def gather_drafts(
     slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int, query: int, shift: int
 ) -> Inputs:
@@ -144,12 +126,3 @@ def gather_drafts(
         context_lens_host=(longest,) * count,
     )
     return Inputs(batch, logits_slots, logits_positions)
-
-
-def write_drafts(tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-    """``Ops.write_drafts`` by Triton kernels."""
-    count = tokens.shape[0]
-    if count:
-        _write_drafts_kernel[(triton.cdiv(count, _BLOCK),)](
-            tokens, rows.slots, rows.positions, slots.tokens, slots.tokens.stride(0), count, BLOCK=_BLOCK, num_warps=1
-        )

@@ -1,4 +1,4 @@
-"""RMSNorm, alone and fused with the residual addition before or after it, and LayerNorm.
+"""RMSNorm, alone, fused with the residual addition before or after it, and in pairs; and LayerNorm.
 
 One program a row, one pass over memory. Sums are trees (`sums.py`), so that every kernel that normalises a row gets the
 same bits. Not here: rows wider than 65,536 elements, which one program could not hold in
@@ -75,6 +75,35 @@ def _rms_norm_add_kernel(
     # The addend is rounded, as a separate norm would round it.
     normed = (value * inverse * scale).to(x.dtype.element_ty).to(tl.float32)
     tl.store(out + row * N + cols, (before + normed).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _joined_norms_kernel(
+    table: tl.tensor,
+    token_ids: tl.tensor,
+    table_norm: tl.tensor,
+    hidden: tl.tensor,
+    hidden_norm: tl.tensor,
+    out: tl.tensor,
+    eps: float,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    half = tl.program_id(1)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < N
+    if half == 0:
+        scale = tl.load(table_norm + cols, mask=mask, other=0.0).to(tl.float32)
+        wait_for_previous(OVERLAP)
+        value = tl.load(table + tl.load(token_ids + row) * N + cols, mask=mask, other=0.0).to(tl.float32)
+    else:
+        scale = tl.load(hidden_norm + cols, mask=mask, other=0.0).to(tl.float32)
+        wait_for_previous(OVERLAP)
+        value = tl.load(hidden + row * N + cols, mask=mask, other=0.0).to(tl.float32)
+    inverse = tl.rsqrt(_sum(square(value)) / N + eps)
+    tl.store(out + (2 * row + half) * N + cols, (value * inverse * scale).to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -165,6 +194,37 @@ def rms_norm_add(x: Tensor, weight: Tensor, eps: float, residual: Tensor, *, ove
         x,
         weight,
         residual,
+        out,
+        eps,
+        N=n,
+        BLOCK=block,
+        OVERLAP=overlap,
+        num_warps=num_warps(block),
+        **launch_options(overlap),
+    )
+    return out
+
+
+def joined_norms(
+    table: Tensor,
+    token_ids: Tensor,
+    table_norm: Tensor,
+    hidden: Tensor,
+    hidden_norm: Tensor,
+    eps: float,
+    *,
+    overlap: bool = False,
+) -> Tensor:
+    """``Ops.joined_norms`` by one kernel, with a program for each of the two norms of a row."""
+    rows, n = hidden.shape
+    out = hidden.new_empty(rows, 2 * n)
+    block = triton.next_power_of_2(n)
+    _joined_norms_kernel[(rows, 2)](
+        table,
+        token_ids,
+        table_norm,
+        hidden,
+        hidden_norm,
         out,
         eps,
         N=n,

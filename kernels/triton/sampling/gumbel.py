@@ -18,13 +18,31 @@ def gumbel_noise(counter: tl.tensor, position: tl.tensor, seed: tl.tensor) -> tl
     Returns:
         [..., 4 * N] float32: entry ``4 * i + j`` is the noise of token ``4 * counter[i] + j``.
     """
+    w0, w1, w2, w3 = _words(counter, position, seed)
+    return _gumbel(tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3)))
+
+
+@triton.jit
+def noise_of_tokens(token: tl.tensor, position: tl.tensor, seed: tl.tensor) -> tl.tensor:
+    """The noise of these tokens, of any shape, float32; it takes four times as long as `gumbel_noise` of as many."""
+    w0, w1, w2, w3 = _words(token // 4, position, seed)
+    lane = token % 4
+    return _gumbel(tl.where(lane < 2, tl.where(lane == 0, w0, w1), tl.where(lane == 2, w2, w3)))
+
+
+@triton.jit
+def _words(counter: tl.tensor, position: tl.tensor, seed: tl.tensor) -> tuple[tl.tensor, ...]:
     c0 = counter.to(tl.uint32)
     zero = c0 * 0
     c1 = zero + (position & 0xFFFFFFFF).to(tl.uint32)
     key_low = zero + (seed & 0xFFFFFFFF).to(tl.uint32)
     key_high = zero + ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
     w0, w1, w2, w3 = tl.philox_impl(c0, c1, zero, zero, key_low, key_high, 10)
-    word = tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
+    return w0, w1, w2, w3
+
+
+@triton.jit
+def _gumbel(word: tl.tensor) -> tl.tensor:
     # 23 bits as the fraction of a number in [1, 2): subtracting gives (2 k + 1) / 2**24, exactly, without a conversion.
     unit = ((word >> 9) | 0x3F800000).to(tl.float32, bitcast=True) - (1.0 - 2.0**-24)
     return -tl.log(-tl.log(unit))

@@ -81,7 +81,7 @@ def computed_at_once(drafter: Eagle3, tokens: list[int]) -> tuple[Tensor, KVCach
     layer = head.config.layer
     cache = empty_cache(layer.num_layers, count, layer.num_kv_heads, layer.head_dim)
     entries = row(tokens[1:], count)
-    head.fill_cache(entries, head.embed(entries.token_ids), states, cache)
+    head.fill_cache(entries, entries.token_ids, states, cache)
     return states, cache
 
 

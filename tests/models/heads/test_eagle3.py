@@ -127,10 +127,10 @@ def test_drafts_are_those_of_the_network(kind: str) -> None:
     fused = head.fuse(states.clone())
     torch.testing.assert_close(fused, expected_hidden, atol=1e-5, rtol=1e-5)
     split = 6
-    head.fill_cache(entries(tokens[:split], 0), head.embed(tokens[:split]), fused[:split], cache)
+    head.fill_cache(entries(tokens[:split], 0), tokens[:split], fused[:split], cache)
     batch, hidden = entries(tokens[split:TOKENS], split), fused[split:]
     for step in range(STEPS):
-        logits, hidden = head.forward(batch, head.embed(batch.token_ids), hidden, cache)
+        logits, hidden = head.forward(batch, batch.token_ids, hidden, cache)
         every, output = reference(tokens[: TOKENS + step], expected_hidden)
         torch.testing.assert_close(logits[0], every[-1], atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(hidden[0], output[-1], atol=1e-4, rtol=1e-4)

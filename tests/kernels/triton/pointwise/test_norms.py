@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from draftline.kernels.triton.pointwise.norms import add_rms_norm, rms_norm, rms_norm_add
+from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.triton.pointwise.norms import add_rms_norm, joined_norms, rms_norm, rms_norm_add
 
 EPS = 1e-5
 
@@ -63,3 +64,18 @@ def test_rms_norm_add_of_half_types_takes_float32_weights(device: torch.device, 
     total = rms_norm_add(x, weight, EPS, residual)
     assert total.dtype == torch.float16
     assert torch.equal(total, residual + rms_norm(x, weight, EPS))
+
+
+@pytest.mark.parametrize("shape", [(1, 576), (3, 100)], ids=str)
+def test_joined_norms_are_bits_of_the_two_apart(
+    shape: tuple[int, int], device: torch.device, rng: torch.Generator
+) -> None:
+    table = torch.randn(9, shape[1], generator=rng, device=device)
+    hidden = torch.randn(shape, generator=rng, device=device)
+    table_norm, hidden_norm = torch.randn(2, shape[1], generator=rng, device=device)
+    token_ids = torch.randint(0, 9, shape[:1], generator=rng, device=device)
+    apart = (rms_norm(table[token_ids], table_norm, EPS), rms_norm(hidden, hidden_norm, EPS))
+    joined = joined_norms(table, token_ids, table_norm, hidden, hidden_norm, EPS)
+    assert torch.equal(joined, torch.cat(apart, dim=1))
+    expected = ReferenceOps().joined_norms(table, token_ids, table_norm, hidden, hidden_norm, EPS)
+    assert_close(joined, expected)
