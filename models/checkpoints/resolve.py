@@ -71,8 +71,11 @@ EMBEDDED_MODELS: dict[str, EmbeddedModel] = {
 }  # fmt: skip
 """Models by alias."""
 
-EMBEDDED_DRAFTS: dict[str, Path] = {"smollm2-draft": Path(__file__).parents[1] / "drafts" / "smollm2"}
-"""Draft models that come with Draftline, by alias: folders of `draft_folder`."""
+EMBEDDED_DRAFTS: dict[str, Path] = {
+    "smollm2-draft": Path(__file__).parents[1] / "drafts" / "smollm2",
+    "smollm2-head": Path(__file__).parents[1] / "drafts" / "smollm2_head",
+}
+"""Draft models and heads that come with Draftline, by alias: their folders."""
 
 
 def resolve_model(model: str, hub_files: Sequence[str] = MODEL_FILES) -> ModelSource:

