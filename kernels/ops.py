@@ -266,7 +266,7 @@ class Ops(Protocol):
         """
         ...
 
-    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> None:
+    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable, least: int = 0) -> None:
         """Draft the continuation of the latest earlier occurrence of a sequence's end (prompt lookup).
 
         The longest end that occurs earlier counts, up to ``max_ngram`` tokens.
@@ -276,6 +276,7 @@ class Ops(Protocol):
             count: how many each gets, written behind its known tokens.
             max_ngram: at most how many tokens of the end are compared.
             slots: the slot table.
+            least: how many tokens of the end must occur earlier. The drafts of other rows stay.
         """
         ...
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SlotTable
@@ -77,3 +78,30 @@ class Drafter(Protocol):
     def forget(self) -> None:
         """Forget the texts of earlier sequences, without waiting for the device."""
         return  # most remember none
+
+
+class WrappedDrafter(Drafter):
+    """Another drafter; the base of those that write surer drafts over some of its own.
+
+    The other drafter must not rely on its own drafts in a later round.
+    """
+
+    def __init__(self, other: Drafter) -> None:
+        """``other`` does what this one does not override."""
+        self.name = other.name
+        self.max_draft_tokens = other.max_draft_tokens
+        self.sink = other.sink
+        self.keeps_cache = other.keeps_cache
+        self._other = other
+
+    @override
+    def propose(self, rows: DraftRows, table: SlotTable) -> None:
+        self._other.propose(rows, table)
+
+    @override
+    def catch_up(self, gather: GatherChunks) -> None:
+        self._other.catch_up(gather)
+
+    @override
+    def forget(self) -> None:
+        self._other.forget()

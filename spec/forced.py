@@ -7,7 +7,7 @@ from typing_extensions import override
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import Drafter, DraftRows, GatherChunks
+from draftline.spec.drafter import Drafter, DraftRows, WrappedDrafter
 
 
 class ForcedDrafter(Drafter):
@@ -26,28 +26,16 @@ class ForcedDrafter(Drafter):
         self._ops.draft_forced(rows.slots, rows.max_drafts, table, self._constraints)
 
 
-class ForcedFirst(Drafter):
+class ForcedFirst(WrappedDrafter):
     """Replaces the first drafts of another drafter by the tokens that the state of a slot's automaton forces."""
 
     def __init__(self, other: Drafter, ops: Ops, constraints: ConstraintTable) -> None:
-        """``other`` must not keep state about its own drafts."""
-        self.name = other.name
-        self.max_draft_tokens = other.max_draft_tokens
-        self.sink = other.sink
-        self.keeps_cache = other.keeps_cache
-        self._other = other
+        """``other`` drafts where nothing is forced."""
+        super().__init__(other)
         self._ops = ops
         self._constraints = constraints
 
     @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
-        self._other.propose(rows, table)
+        super().propose(rows, table)
         self._ops.draft_forced(rows.slots, rows.max_drafts, table, self._constraints)
-
-    @override
-    def catch_up(self, gather: GatherChunks) -> None:
-        self._other.catch_up(gather)
-
-    @override
-    def forget(self) -> None:
-        self._other.forget()

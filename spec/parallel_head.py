@@ -42,7 +42,6 @@ class ParallelHead(Eagle3):
         logits, _ = head.forward(inputs.batch, token_ids.flatten(), hidden.flatten(0, 1), self._cache)
         # As in `DraftModel`: the target applies everything but the temperature.
         ops.draft_sampled(logits, head.target_ids, inputs.slots, inputs.positions, table)
-        ops.draft_forced(rows.slots, drafts, table, self._constraints)
 
 
 def _predicting(gathered: Inputs, rows: DraftRows, known: int, query: int) -> Inputs:

@@ -28,6 +28,8 @@ from draftline.models.model import Model
 from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.eagle3 import Eagle3, round_begins_with
+from draftline.spec.forced import ForcedFirst
+from draftline.spec.lookup_first import LookupFirst
 from draftline.spec.parallel_head import ParallelHead
 
 
@@ -103,9 +105,12 @@ class LoadedHead(LoadedDraft):
     @override
     def build(self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable) -> Drafter:
         head = self._head
-        drafter = ParallelHead if head.config.parallel_drafts > 1 else Eagle3
+        kind = ParallelHead if head.config.parallel_drafts > 1 else Eagle3
         cache = _cache(head.config.layer, blocks, config.block_size, head.cache_dtype, head.device)
-        return drafter(head, cache, ops, config.draft_tokens, constraints)
+        drafter: Drafter = kind(head, cache, ops, config.draft_tokens, constraints)
+        if config.drafter == "auto":
+            drafter = LookupFirst(drafter, ops)
+        return ForcedFirst(drafter, ops, constraints)
 
 
 def load_draft(

@@ -10,7 +10,7 @@ from torch import Tensor
 from draftline.kernels.slots import SlotTable
 
 
-def continuation(tokens: Sequence[int], count: int, max_ngram: int) -> list[int]:
+def continuation(tokens: Sequence[int], count: int, max_ngram: int, least: int = 0) -> list[int]:
     """The continuation of the last earlier occurrence of the sequence's end.
 
     The end is its last ``max_ngram`` tokens, or as many of them as occur earlier, but at least one. Of several such
@@ -20,12 +20,16 @@ def continuation(tokens: Sequence[int], count: int, max_ngram: int) -> list[int]
         tokens: the sequence.
         count: how many tokens to draft.
         max_ngram: at most how many tokens of the end are compared.
+        least: how many tokens of the end must occur earlier.
 
     Returns:
-        ``count`` tokens; where the last token has not occurred before, its repetitions.
+        ``count`` tokens; where the last token has not occurred before, its repetitions. Nothing where too few tokens of the
+        end occur earlier.
     """
     length = len(tokens)
-    at, _ = latest_match(tokens, max_ngram)
+    at, matched = latest_match(tokens, max_ngram)
+    if matched < least:
+        return []
     period = length - at
     return [tokens[at + i % period] for i in range(count)]
 
@@ -45,12 +49,12 @@ def latest_match(tokens: Sequence[int], max_ngram: int) -> tuple[int, int]:
     return at, best
 
 
-def draft_ngram(rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> None:
+def draft_ngram(rows: Tensor, count: int, max_ngram: int, slots: SlotTable, least: int) -> None:
     """``Ops.draft_ngram`` in plain torch."""
     for slot in rows.tolist():
         length = int(slots.lengths[slot])
-        drafts = continuation(slots.tokens[slot, :length].tolist(), count, max_ngram)
-        slots.tokens[slot, length : length + count] = torch.tensor(drafts, dtype=torch.int32)
+        drafts = continuation(slots.tokens[slot, :length].tolist(), count, max_ngram, least)
+        slots.tokens[slot, length : length + len(drafts)] = torch.tensor(drafts, dtype=torch.int32)
 
 
 CONTEXT = 3

@@ -213,8 +213,8 @@ class TritonOps(Ops):
         draft_forced(rows, count, slots, constraints)
 
     @override
-    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> None:
-        draft_ngram(rows, count, max_ngram, slots)
+    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable, least: int = 0) -> None:
+        draft_ngram(rows, count, max_ngram, slots, least)
 
     @override
     def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:

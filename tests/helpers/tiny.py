@@ -37,7 +37,7 @@ from draftline.models.families import build_model
 from draftline.models.model import Model
 from draftline.models.work import ModelWork
 from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel
-from draftline.spec.drafter import Drafter
+from draftline.spec.drafter import Drafter, WrappedDrafter
 from draftline.spec.eagle3 import Eagle3, round_begins_with
 from draftline.spec.forced import ForcedFirst
 from draftline.spec.no_drafter import NoDrafter
@@ -163,6 +163,8 @@ def tiny_core(
 
 def cache_needs(drafter: Drafter) -> CacheNeeds | None:
     """What the cache of a drafter needs; None without one."""
+    if isinstance(drafter, WrappedDrafter):
+        return cache_needs(drafter._other)
     if isinstance(drafter, Eagle3):
         positions = drafter._head.config.layer.max_positions
         return CacheNeeds(positions, round_begins_with(drafter.max_draft_tokens), tokens_with_states)

@@ -244,6 +244,7 @@ def _speculate(ops: Ops, drafts: int) -> None:
     slots = SlotTable.allocate(256, 8192, 512, _META)
     rows, starts = _empty(4 * (drafts + 1), dtype=torch.int64), _empty(5, dtype=torch.int32)
     ops.draft_ngram(rows, drafts, 4, slots)
+    ops.draft_ngram(rows, drafts, 4, slots, least=2)
     ngrams = _empty(1 << 20, 2, dtype=torch.int32)
     ops.learn_ngrams(rows, drafts + 1, ngrams, slots)
     ops.draft_ngram_table(rows, drafts, 4, ngrams, slots)

@@ -49,20 +49,21 @@ def _ngram_kernel(
     COUNT: tl.constexpr,
     PADDED: tl.constexpr,
     LONGEST: tl.constexpr,
+    LEAST: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     slot = tl.load(rows + tl.program_id(0))
     length = tl.load(lengths + slot)
     tokens = slot_tokens + slot * tokens_stride
-    at, _ = latest_match(tokens, length, LONGEST, BLOCK)
+    at, matched = latest_match(tokens, length, LONGEST, BLOCK)
     period = tl.maximum(length - at, 1)
     draft = tl.arange(0, PADDED)
-    wanted = draft < COUNT
+    wanted = draft < tl.where(matched >= LEAST, COUNT, 0)
     token = tl.load(tokens + at + draft % period, mask=wanted, other=0)
     tl.store(tokens + length + draft, token, mask=wanted)
 
 
-def draft_ngram(rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> None:
+def draft_ngram(rows: Tensor, count: int, max_ngram: int, slots: SlotTable, least: int) -> None:
     """``Ops.draft_ngram`` by Triton kernels."""
     if not rows.shape[0] or not count:
         return
@@ -74,6 +75,7 @@ def draft_ngram(rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> N
         COUNT=count,
         PADDED=triton.next_power_of_2(count),
         LONGEST=max_ngram,
+        LEAST=least,
         BLOCK=_BLOCK,
         num_warps=4,
     )

@@ -18,8 +18,10 @@ from draftline.engine.core import Core
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams, Speculation
 from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.models.hidden_states import HiddenStateSink
 from draftline.spec.eagle3 import Eagle3
+from draftline.spec.lookup_first import LookupFirst
 
 CPU = torch.device("cpu")
 
@@ -140,6 +142,16 @@ def test_a_head_changes_nothing(
     results = run_all(client, 16, 1)
     stats = client.core.stats()
     assert stats.drafted_tokens > stats.accepted_tokens
+    for i, expected in enumerate(solo):
+        assert_same(results[str(i)], expected)
+
+
+@pytest.mark.parametrize("fields", [{}, {"parallel_drafts": 4}], ids=["one by one", "parallel"])
+def test_a_head_behind_lookup_changes_nothing(solo: list[RequestOutput], fields: dict[str, Any]) -> None:
+    drafter = LookupFirst(eagle3(tiny_head(**fields), 4), ReferenceOps())
+    client = Client(tiny_core(drafter=drafter, num_slots=5, token_budget=40, steps_ahead=1))
+    results = run_all(client, 16, 1)
+    assert client.core.stats().drafted_tokens
     for i, expected in enumerate(solo):
         assert_same(results[str(i)], expected)
 

@@ -103,7 +103,7 @@ def test_a_trained_head_is_accepted_more_often_than_a_random_one(target: Path, t
         plain = [answer.outputs[0].token_ids for answer in llm.generate(prompts, sampling, use_tqdm=False)]
     accepted = {}
     for name, folder in (("trained", output), ("random", random_head)):
-        with LLM(str(target), draft_model=str(folder), draft_length="fixed", **ENGINE) as llm:
+        with LLM(str(target), draft_model=str(folder), drafter="draft_model", draft_length="fixed", **ENGINE) as llm:
             assert [a.outputs[0].token_ids for a in llm.generate(prompts, sampling, use_tqdm=False)] == plain
             drafter = llm.stats().drafter
             assert drafter.name == "eagle3"

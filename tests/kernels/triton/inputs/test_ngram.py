@@ -30,8 +30,8 @@ def test_the_continuation(tokens: list[int], count: int, expected: list[int]) ->
 
 
 @pytest.mark.parametrize("count", [1, 4, 7])
-@pytest.mark.parametrize("longest", [1, 3, 8])
-def test_the_kernel_drafts_the_same(count: int, longest: int, device: torch.device) -> None:
+@pytest.mark.parametrize(("longest", "least"), [(1, 0), (3, 2), (8, 0), (8, 5)])
+def test_the_kernel_drafts_the_same(count: int, longest: int, least: int, device: torch.device) -> None:
     rng = random.Random(count + longest)
     sequences = [[rng.randrange(4) for _ in range(length)] for length in (1, 2, 3, 17, 400, 1500)]
     table = SlotTable.allocate(8, 2000, 1, device)
@@ -39,12 +39,15 @@ def test_the_kernel_drafts_the_same(count: int, longest: int, device: torch.devi
     for slot, tokens in zip(slots, sequences, strict=True):
         table.tokens[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
         table.lengths[slot] = len(tokens)
-    draft_ngram(torch.tensor(slots, device=device), count, longest, table)
+    table.tokens[:, -10:] = 77
+    before = table.tokens.clone()
+    draft_ngram(torch.tensor(slots, device=device), count, longest, table, least)
     for slot, tokens in zip(slots, sequences, strict=True):
         end = len(tokens)
         assert table.tokens[slot, :end].tolist() == tokens
-        assert table.tokens[slot, end : end + count].tolist() == continuation(tokens, count, longest)
-        assert not table.tokens[slot, end + count :].any()
+        drafts = continuation(tokens, count, longest, least)
+        assert table.tokens[slot, end : end + len(drafts)].tolist() == drafts
+        assert torch.equal(table.tokens[slot, end + len(drafts) :], before[slot, end + len(drafts) :])
 
 
 ENTRIES = 1 << 12
