@@ -106,6 +106,7 @@ def test_the_wheel_has_the_command_and_the_license(wheel: Path) -> None:
     assert license_text == (ROOT / "LICENSE").read_text()
 
 
+@pytest.mark.slow
 def test_a_wheel_from_the_sdist_is_the_same(checkout: Path, wheel: Path) -> None:
     run(*BUILD, "--outdir", "from-sdist", cwd=checkout)
     (sdist,) = (checkout / "from-sdist").glob("*.tar.gz")

@@ -37,7 +37,7 @@ def test_a_closed_loop_has_four_requests_for_each_client() -> None:
         numbers("1,0")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_server_of_a_shape_gets_the_workloads(tmp_path: Path) -> None:
     shape, output, picture = tmp_path / "config.json", tmp_path / "lines.jsonl", tmp_path / "load.svg"
     shape.write_text(json.dumps({**SHAPES["llama-64"], "model_type": "llama"}))
@@ -58,7 +58,7 @@ def test_a_server_of_a_shape_gets_the_workloads(tmp_path: Path) -> None:
     assert "time to the first token" in picture.read_text()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_streams_over_one_session_and_over_many_connections(tmp_path: Path) -> None:
     """With the server process of the benchmark itself."""
     write_model(tmp_path, "llama-64")
