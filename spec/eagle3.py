@@ -97,15 +97,17 @@ class Eagle3(Drafter):
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         ops, hidden, slots = self._ops, None, rows.slots
         for step in range(rows.max_drafts):
+            if step:
+                # As in `DraftModel`, this pass continues from forced tokens. `ForcedFirst` writes them behind the last pass.
+                ops.draft_forced(rows.slots, step, table, self._constraints)
             query = 1 if step else self.max_draft_tokens + 1
             inputs = ops.gather_drafts(table, rows.slots, rows.drafts, step, self._block_size, query, shift=1)
             # The target's hidden states first, then the head's own.
             hidden = self._store.read(inputs.batch) if hidden is None else _of_slots(hidden, slots, inputs.slots)
             slots = inputs.slots
             logits, hidden = self._head.forward(inputs.batch, inputs.batch.token_ids, hidden, self._cache)
-            # As in `DraftModel`: the target applies everything but the temperature, and forced tokens come first.
+            # As in `DraftModel`: the target applies everything but the temperature.
             ops.draft_sampled(logits, self._head.target_ids, inputs.slots, inputs.positions, table)
-            ops.draft_forced(rows.slots, step + 1, table, self._constraints)
 
     @override
     def catch_up(self, gather: GatherChunks) -> None:

@@ -331,10 +331,6 @@ class ReferenceOps(Ops):
     ) -> None:
         stored = positions >= 0
         logits, rows, positions = logits[stored], rows[stored], positions[stored]
-        if not bool((slots.temperature[rows] > 0).any()):
-            best = logits.argmax(dim=1)
-            slots.tokens[rows, positions] = (best if token_ids is None else token_ids[best]).to(torch.int32)
-            return
         if token_ids is not None:  # the noise is that of the whole vocabulary's tokens
             every = logits.new_full((logits.shape[0], int(token_ids[-1]) + 1), float("-inf"))
             logits = every.index_copy_(1, token_ids, logits)

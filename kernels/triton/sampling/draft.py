@@ -13,11 +13,10 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.slots import SlotTable
-from draftline.kernels.triton.sampling.gumbel import gumbel_noise, noise_of_tokens
+from draftline.kernels.triton.sampling.gumbel import MIN_TEMPERATURE, gumbel_noise, noise_of_tokens
 from draftline.kernels.triton.sampling.scaled_logits import read_scaled
 from draftline.kernels.triton.sampling.top_groups import GROUP, best_of_tile
 
-_MIN_TEMPERATURE = tl.constexpr(1e-5)
 _BLOCK_GROUPS = 16
 
 
@@ -43,7 +42,7 @@ def _best_kernel(
     index = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     slot = tl.load(row_slots + row)
     temperature = tl.load(temperatures + slot)
-    noisy = temperature >= _MIN_TEMPERATURE
+    noisy = temperature >= MIN_TEMPERATURE
     divisor = tl.where(noisy, temperature, 1.0)
     score = read_scaled(logits + row * logits_stride, logits, index, index < COUNT, divisor, False)
     if noisy:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+MIN_TEMPERATURE = tl.constexpr(1e-5)
+"""Below it, a row takes its most likely token, without noise."""
+
 
 @triton.jit
 def gumbel_noise(counter: tl.tensor, position: tl.tensor, seed: tl.tensor) -> tl.tensor:

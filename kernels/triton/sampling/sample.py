@@ -22,13 +22,12 @@ from torch import Tensor
 
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.sampling.bans import BANS, ban
-from draftline.kernels.triton.sampling.gumbel import gumbel_noise
+from draftline.kernels.triton.sampling.gumbel import MIN_TEMPERATURE, gumbel_noise
 from draftline.kernels.triton.sampling.penalties import EDITS, edit
 from draftline.kernels.triton.sampling.scaled_logits import mask_of, read_one, read_scaled
 from draftline.kernels.triton.sampling.top_groups import GROUP, best_of_tile, select_groups
 from draftline.kernels.triton.sampling.truncation import read_tile, top_k_mass, weight
 
-_MIN_TEMPERATURE = tl.constexpr(1e-5)
 _BLOCK_GROUPS = 16
 _TILE_GROUPS = 32
 
@@ -65,7 +64,7 @@ def _score_kernel(
     if TEMPERATURE:
         slot = tl.load(row_slots + row)
         temperature = tl.load(temperatures + slot)
-        noisy = temperature >= _MIN_TEMPERATURE
+        noisy = temperature >= MIN_TEMPERATURE
         divisor = tl.where(noisy, temperature, 1.0)
     mask = mask_of(masks, mask_rows + row, mask_stride, MASKED)
     scaled = read_scaled(logits + row * logits_stride, mask, ids, ids < VOCAB, divisor, MASKED)
@@ -207,7 +206,7 @@ def _choose_kernel(
         if MIN_P:
             least_weight = tl.load(min_ps + slot)
         truncated = (k < VOCAB) | (p < 1.0) | (least_weight > 0.0)
-        if truncated & (temperature >= _MIN_TEMPERATURE) & (best < float("inf")):
+        if truncated & (temperature >= MIN_TEMPERATURE) & (best < float("inf")):
             group_max += row * NUM_GROUPS
             selected += row * NUM_GROUPS
             position = tl.load(row_positions + row)
