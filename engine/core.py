@@ -262,7 +262,9 @@ class Core:
         """The token budget of the next step; None for the scheduler's maximum."""
         if self._budget is None:
             return None
-        return self._budget.tokens(sum([row.computed >= row.prompt_len for row in self._scheduler.running]))
+        # Nobody waits for the next token of a sequence whose last one is in flight.
+        running = self._scheduler.running
+        return self._budget.tokens(sum([row.computed >= row.prompt_len and row.known < row.max_len for row in running]))
 
     def _launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...], started: float) -> _Updates:
         now = self.now()

@@ -124,3 +124,13 @@ def test_no_output_depends_on_the_budget() -> None:
     for seed, prompt in enumerate(prompts):
         assert outputs[str(seed)].outputs[0].token_ids == alone(prompt, params[seed]).outputs[0].token_ids
     assert max(budget.seen) >= 3
+
+
+def test_sequences_whose_last_token_is_in_flight_do_not_make_chunks_small() -> None:
+    budget = Cut()
+    client = Client(tiny_core(budget=budget, steps_ahead=1, token_budget=8))
+    for index in range(6):
+        client.submit(str(index), [1 + index, *range(3, 10)], SamplingParams(max_tokens=1))
+    client.run()
+    assert len(budget.seen) >= 6
+    assert max(budget.seen) == 0
