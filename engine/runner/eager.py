@@ -10,12 +10,16 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from draftline.engine.request.sequence import Row
+from draftline.engine.params import SamplingParams
+from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
 from draftline.engine.runner.transfer import upload
 from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SampleRows, SamplingFeatures
 from draftline.spec.drafter import DraftChunk, DraftRows
+
+_SHORT_CHUNKS = (2, 5, 9, 16, 32)
+_ROWS_OF_CHUNKS = (1, 8, 20)
 
 
 class EagerExecutor(Executor):
@@ -76,6 +80,25 @@ class EagerExecutor(Executor):
         return SampleResult(
             *self._parts.sample_and_accept(logits, sample_rows, upload(starts, self._device), max_samples)
         )
+
+
+def launch_short_chunks(parts: ExecutorParts) -> None:
+    """Launch forward passes of short chunks of prompts with log-probabilities.
+
+    No graph has them. Without longer chunks beside them, attention has kernels of their own for them.
+    """
+    executor, (max_rows, max_len) = EagerExecutor(parts), parts.table.tokens.shape
+    for rows in (*[count for count in _ROWS_OF_CHUNKS if count < max_rows], max_rows):
+        for count in _SHORT_CHUNKS:
+            for known in {min(count, max_len), max_len}:  # without a history, and with one
+                executor.forward(tuple([_chunk(slot, known, min(count, known)) for slot in range(rows)]))
+
+
+def _chunk(slot: int, known: int, count: int) -> Row:
+    """A row that ends a prompt of ``known`` tokens."""
+    sampling = SamplingParams(prompt_logprobs=0)
+    sequence = Sequence("warm-up", slot, [0] * known, known, sampling, seed=0, max_len=known + 1, order=0.0)
+    return Row(sequence, slot, known - count, count, known, 0, 1)
 
 
 def _deciding_logits(rows: tuple[Row, ...], device: torch.device) -> Tensor:

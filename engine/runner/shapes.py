@@ -17,15 +17,17 @@ _MAX_ROWS = 512
 
 _DRAFT_LENS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 
-_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 """Tokens of steps with prompts. A step with fewer tokens than its graph computes padding, which is thrown away."""
 
 _PROMPT_ROWS = (8, 32, 128, _MAX_ROWS)
 
-_CATCH_UP_ROWS = 32
+_TOKENS_A_ROW = 8
+"""Steps with prompts have no graph of fewer rows where the next larger number of rows has as many tokens a row: rows of padding
+take little time beside so many tokens."""
 
-_LAUNCH_S_PER_LAYER = 1.2e-4
-"""Seconds that a host takes to launch one layer's operations."""
+_LAUNCH_S_PER_LAYER = 1e-3
+"""Seconds that a host takes to launch one layer's operations: 0.6 to 1.0 ms with some eight kernels a layer."""
 
 _FLOPS_PER_S = 5e14
 """Arithmetic of a large GPU."""
@@ -139,42 +141,44 @@ class StepShapes:
     @property
     def prompts(self) -> list[StepShape]:
         """The shapes with prompts: each draft length would gain little, since these steps take long in any case."""
-        shapes = []
-        for fewer, rows in pairwise((0, *self._prompt_rows)):
-            for k in sorted({0, self.draft_lens[-1]}):
-                if k == 0 or fewer < self.max_drafting_rows:
-                    shapes += [
-                        StepShape.with_prompts(rows, k, tokens) for tokens in self._prompt_tokens if tokens > fewer
-                    ]
-        return shapes
+        return [
+            StepShape.with_prompts(rows, k, tokens)
+            for k in sorted({0, self.draft_lens[-1]})
+            for tokens in self._prompt_tokens
+            for rows in self._rows_with_prompts(k, tokens)
+        ]
+
+    def _rows_with_prompts(self, drafts: int, tokens: int) -> list[int]:
+        """Row counts of the shapes with prompts of so many drafts and tokens, ascending."""
+        most = min(tokens, self.max_drafting_rows) if drafts else tokens
+        counts = [rows for fewer, rows in pairwise((0, *self._prompt_rows)) if fewer < most]
+        return [rows for rows, more in pairwise(counts) if more * _TOKENS_A_ROW > tokens] + counts[-1:]
 
     def of_step(self, rows: tuple[Row, ...]) -> StepShape | None:
         """The smallest shape that holds the rows; None if none does."""
         drafts = max([row.drafts for row in rows])
         if all(row.count == 1 and row.samples for row in rows):
             return self.of_decode(len(rows), drafts)
+        if any(row.known_predictions for row in rows):
+            return None  # log-probabilities of a prompt want logits that no graph has room for
         tokens = sum([row.count + row.drafts for row in rows])
-        # Log-probabilities of a prompt want logits that no graph has room for.
-        known = any(row.known_predictions for row in rows)
-        if known or not self._prompt_tokens or tokens > self._prompt_tokens[-1] or len(rows) > self._prompt_rows[-1]:
-            return None
-        if drafts and len(rows) > self.max_drafting_rows:
-            return None
-        return StepShape.with_prompts(
-            self._prompt_rows[bisect_left(self._prompt_rows, len(rows))],
-            self.draft_lens[-1] if drafts else 0,
-            self._prompt_tokens[bisect_left(self._prompt_tokens, tokens)],
-        )
+        return self._of_prompts(len(rows), self.draft_lens[-1] if drafts else 0, tokens)
 
     @property
     def catch_ups(self) -> list[StepShape]:
-        """The shapes in which a drafter catches up, too: those of few prompts, since few requests arrive in one step."""
-        return [shape for shape in self.prompts if not shape.drafts and shape.rows <= _CATCH_UP_ROWS]
+        """The shapes in which a drafter catches up, too."""
+        return [shape for shape in self.prompts if not shape.drafts]
 
     def of_chunks(self, counts: Seq[int]) -> StepShape | None:
         """The smallest shape in which a drafter catches up with chunks of so many tokens; None if none holds them."""
-        held = [shape for shape in self.catch_ups if shape.rows >= len(counts) and shape.tokens >= sum(counts)]
-        return min(held, key=lambda shape: (shape.tokens, shape.rows), default=None)
+        return self._of_prompts(len(counts), 0, sum(counts))
+
+    def _of_prompts(self, rows: int, drafts: int, tokens: int) -> StepShape | None:
+        """The smallest shape with prompts that holds so many rows and tokens; None if none does."""
+        larger = self._prompt_tokens[bisect_left(self._prompt_tokens, tokens) :]
+        counts = self._rows_with_prompts(drafts, larger[0]) if larger else []
+        more = counts[bisect_left(counts, rows) :]
+        return StepShape.with_prompts(more[0], drafts, larger[0]) if more else None
 
     def of_decode(self, rows: int, drafts: int) -> StepShape | None:
         """The smallest shape that holds so many decoding rows with so many drafts each; None if none does."""

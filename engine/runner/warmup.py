@@ -8,6 +8,7 @@ import time
 import torch
 
 from draftline.engine.runner.capture import GraphRecorder, Rehearsal
+from draftline.engine.runner.eager import launch_short_chunks
 from draftline.engine.runner.executor import Executor, ExecutorParts
 from draftline.engine.runner.graphs import capture_executors, launch_further_sampling
 from draftline.engine.runner.shapes import StepShape
@@ -38,6 +39,7 @@ def compile_kernels(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -
     if ahead.missing:
         with later.recording():
             launch_further_sampling(parts, Rehearsal())
+            launch_short_chunks(parts)
     return later
 
 

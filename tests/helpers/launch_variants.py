@@ -91,14 +91,17 @@ def _upload(values: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(values).to(META)
 
 
-def _sequence(prompt_len: int) -> Sequence:
-    return Sequence("", 0, [], prompt_len, SamplingParams(), 0, prompt_len + 100, 0.0)
+def _sequence(prompt_len: int, sampling: SamplingParams = SamplingParams()) -> Sequence:
+    return Sequence("", 0, [], prompt_len, sampling, 0, prompt_len + 100, 0.0)
 
 
 def steps(
     rng: random.Random, shapes: StepShapes, max_rows: int, drafts: int, max_len: int
 ) -> Iterator[tuple[Row, ...]]:
-    """Steps without a graph: decodes, verifies, and pieces of prompts of all lengths, as planners make them."""
+    """Steps without a graph: decodes, verifies, and pieces of prompts of all lengths, as planners make them.
+
+    Where a step has a graph, one prompt's log-probabilities are wanted, which no graph has.
+    """
     while True:
         decodes = min(rng.choice((0, 1, 2, 3, 5, 9, 17, 33, rng.randrange(max_rows))), max_rows - 1)
         most = drafts if decodes <= shapes.max_drafting_rows else 0
@@ -114,6 +117,8 @@ def steps(
             if count:
                 rows.append(Row(_sequence(length), slot, 0, count, length, 0, int(count == length)))
             left -= count
+        if shapes.of_step(tuple(rows)) is not None and len(rows) > decodes:
+            rows[-1].sequence = _sequence(rows[-1].known, SamplingParams(prompt_logprobs=0))
         if shapes.of_step(tuple(rows)) is None:
             yield tuple(rows)
 
@@ -137,6 +142,7 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
     with captured_launches(foreseen):
         graphs.capture_executors(parts, _Recorder())  # type: ignore[arg-type]
         graphs.launch_further_sampling(parts, _Recorder())  # type: ignore[arg-type]
+        eager.launch_short_chunks(parts)
     executor = eager.EagerExecutor(parts)
     every = (*graphs.COMMON_FEATURES, *graphs.FURTHER_FEATURES)
     rng = random.Random(0)

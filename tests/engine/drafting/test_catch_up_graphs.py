@@ -168,5 +168,5 @@ def test_drafters_with_a_cache_have_graphs_to_catch_up_in(monkeypatch: pytest.Mo
     assert shapes.of_chunks([30, 30]) == StepShape.with_prompts(8, 0, 64)
     assert shapes.of_chunks([2] * 9) == StepShape.with_prompts(32, 0, 64)
     assert shapes.of_chunks([100, 29]) is None
-    assert shapes.of_chunks([1] * 33) is None
-    assert {shapes.of_chunks(counts) for counts in ([1], [64], [65], [128], [1] * 32)} <= set(shapes.catch_ups)
+    assert shapes.of_chunks([1] * 65) is None
+    assert {shapes.of_chunks(counts) for counts in ([1], [64], [65], [128], [1] * 64)} <= set(shapes.catch_ups)
