@@ -128,6 +128,9 @@ LLAMA_3_1_8B_EAGLE3: HfConfig = {
     "tie_word_embeddings": False,
 }
 
+LLAMA_3_1_8B_PARALLEL: HfConfig = LLAMA_3_1_8B_EAGLE3 | {"num_hidden_layers": 4, "parallel_drafts": 16}
+"""Deeper than one that makes a pass for each draft."""
+
 SHAPES: dict[str, HfConfig] = {
     "smollm2-135m": SMOLLM2_135M,
     "qwen3-0.6b": QWEN3_0_6B,
@@ -137,8 +140,11 @@ SHAPES: dict[str, HfConfig] = {
 }
 
 
-DRAFT_SHAPES: dict[str, HfConfig] = SHAPES | {"llama-3.1-8b-eagle3": LLAMA_3_1_8B_EAGLE3}
-"""Shapes of drafters, among them a head."""
+DRAFT_SHAPES: dict[str, HfConfig] = SHAPES | {
+    "llama-3.1-8b-eagle3": LLAMA_3_1_8B_EAGLE3,
+    "llama-3.1-8b-parallel": LLAMA_3_1_8B_PARALLEL,
+}
+"""Shapes of drafters, among them heads."""
 
 
 def find_shape(name: str, shapes: Mapping[str, HfConfig] = SHAPES) -> HfConfig:
