@@ -144,7 +144,7 @@ def main() -> None:
         "--shapes",
         type=_shape,
         nargs="+",
-        default=[(1, 4096), (8, 4096), (64, 4096), (256, 4096), (1, 8192), (2048, 4096)],
+        default=[(1, 4096), (8, 4096), (16, 4096), (17, 4096), (64, 4096), (256, 4096), (1, 8192), (2048, 4096)],
     )
     parser.add_argument("--vocabulary", type=int, help="also time the join of the logits of so many tokens")
     options = parser.parse_args()

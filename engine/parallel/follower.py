@@ -65,7 +65,7 @@ class Samples:
 
     def receive(self, count: int) -> None:
         """Take the samples of this step, in stream order."""
-        self._tokens[:count] = self._collectives.spread(self._tokens[:count].clone())
+        self._tokens[:count] = self._collectives.spread(self._tokens[:count])
 
     def __call__(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         """[S] int64, the samples."""

@@ -1,13 +1,13 @@
 """``SymmetricCollectives``: collectives between the GPUs of a host, one launch each, over their peers' memory.
 
-Every rank has an inbox that its peers write to. A program sends its block of elements to each peer, then a flag behind it,
-waits for the peers' flags, and computes its block from its inbox. So a sum is one trip over the link, and bits depend neither on
-timing nor on the number of rows: the partials are added in the order of the ranks.
+Every rank has an inbox that its peers write to (`inbox.py`). A program sends its block of elements to each peer, then a flag
+behind it, waits for the peers' flags, and computes its block from its inbox. The sums of few rows need no flag (`words.py`). Bits
+depend neither on timing nor on the number of rows: the partials are added in the order of the ranks.
 
 Program p of every rank works on the same elements, and has cells of its own in each inbox. It counts its exchanges, in memory,
 so that a CUDA graph counts on; a cell's flag holds the count of what is in it. There are two cells for each sender, used in
-turn: a peer writes an exchange's cell only after it has the flags of the exchange before, and so after this rank has read what was
-in the cell. No other synchronisation is needed.
+turn: a peer writes an exchange's cell only after it has received all of the exchange before, and so after this rank has read
+what was in the cell. No other synchronisation is needed.
 
 A rank that waits for `_PATIENCE` rounds stops its GPU with an error. Far earlier, the watchdog has ended the process if a peer
 has died.
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -30,53 +29,14 @@ from typing_extensions import override
 
 from draftline.kernels.collectives import Collectives, Join
 from draftline.kernels.triton.device import DeviceLimits
+from draftline.kernels.triton.inbox import CELL_BYTES, PROGRAMS, WORDS, cell_of, flag_of, inbox_bytes
 from draftline.kernels.triton.linear.dense import overlaps
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.sums import INTERPRETED
-
-PROGRAMS = 128
-"""The most programs of a launch: fewer than any supported device runs at once, so that none waits for one that cannot start."""
-
-CELL_BYTES = 16384
-
-_SPREAD = 512
-"""Samples are spread in multiples of this."""
-
-_FLAG_BYTES = 128
-"""Bytes between two flags: no two share a cache line."""
+from draftline.kernels.triton.words import MAX_WORDS, word_spread_kernel, word_sum_kernel
 
 _PATIENCE = tl.constexpr(1 << 26)
 """Rounds of waiting, of about a microsecond each."""
-
-_CELLS = tl.constexpr(CELL_BYTES)
-_FLAGS = tl.constexpr(_FLAG_BYTES)
-_PROGRAMS = tl.constexpr(PROGRAMS)
-
-
-def inbox_bytes(size: int) -> int:
-    """The size of an inbox for messages from ``size`` ranks: flags, then cells."""
-    return PROGRAMS * size * (_FLAG_BYTES + 2 * CELL_BYTES)
-
-
-@triton.jit
-def _flag(inbox: tl.tensor, program: tl.tensor, sender: tl.constexpr, SIZE: tl.constexpr) -> tl.tensor:
-    """The address of a sender's flag for a program, in an inbox."""
-    return (inbox + (program * SIZE + sender) * _FLAGS).to(tl.pointer_type(tl.int32))
-
-
-@triton.jit
-def _cell(
-    inbox: tl.tensor,
-    program: tl.tensor,
-    sender: tl.constexpr,
-    count: tl.tensor,
-    SIZE: tl.constexpr,
-    dtype: tl.constexpr,
-) -> tl.tensor:
-    """The address of a sender's cell for a program's exchange, in an inbox."""
-    cells = inbox + _PROGRAMS * SIZE * _FLAGS
-    index = ((count & 1) * _PROGRAMS + program) * SIZE + sender
-    return (cells + index.to(tl.int64) * _CELLS).to(tl.pointer_type(dtype))
 
 
 @triton.jit
@@ -103,18 +63,18 @@ def _exchange(
     program = tl.program_id(0)
     for peer in tl.static_range(SIZE):
         if peer != RANK:
-            cell = _cell(tl.load(inboxes + peer), program, RANK, count, SIZE, dtype)
+            cell = cell_of(tl.load(inboxes + peer), program, RANK, count, SIZE, dtype)
             tl.store(cell + cols, value, mask=mask)
     # The flag must not arrive before any thread's elements.
     tl.debug_barrier()
     for peer in tl.static_range(SIZE):
         if peer != RANK:
-            flag = _flag(tl.load(inboxes + peer), program, RANK, SIZE)
+            flag = flag_of(tl.load(inboxes + peer), program, RANK, SIZE)
             tl.atomic_xchg(flag, count, sem="release", scope="sys")
     own = tl.load(inboxes + RANK)
     for peer in tl.static_range(SIZE):
         if peer != RANK:
-            flag = _flag(own, program, peer, SIZE)
+            flag = flag_of(own, program, peer, SIZE)
             rounds = 0
             # The peer may be one exchange ahead. Counts wrap around, so that their difference decides.
             behind = count - tl.atomic_add(flag, 0, sem="acquire", scope="sys")
@@ -137,7 +97,7 @@ def _received(
     dtype: tl.constexpr,
 ) -> tl.tensor:
     """A peer's block. Past the first cache, which does not see what peers write."""
-    cell = _cell(inbox, tl.program_id(0), sender, count, SIZE, dtype)
+    cell = cell_of(inbox, tl.program_id(0), sender, count, SIZE, dtype)
     return tl.load(cell + cols, mask=mask, other=0, cache_modifier=".cg")
 
 
@@ -245,9 +205,29 @@ class Exchange:
         out = torch.empty_like(partial)
         if not rows:
             return out
+        overlap = overlaps(partial, self.limits)
+        words = _block_of_words(rows, n, self.size)
+        if words is not None:
+            word_sum_kernel[(rows * triton.cdiv(n, words),)](
+                partial,
+                partial if bias is None else bias,
+                partial if residual is None else residual,
+                out,
+                self.inboxes,
+                self.counts,
+                n,
+                RANK=self.rank,
+                SIZE=self.size,
+                BLOCK=words,
+                BIAS=bias is not None,
+                ADD=residual is not None,
+                OVERLAP=overlap,
+                num_warps=words // 32,
+                **launch_options(overlap),
+            )
+            return out
         block = _block(rows, n, partial.element_size())
         items = rows * triton.cdiv(n, block)
-        overlap = overlaps(partial, self.limits)
         _exchange_sum_kernel[(min(items, PROGRAMS),)](
             partial,
             partial if bias is None else bias,
@@ -296,6 +276,25 @@ class Exchange:
         )
         return out
 
+    def spread(self, values: Tensor) -> Tensor:
+        """[K] int64, each below 2^31: rank 0's values. ``K`` is at most ``PROGRAMS * WORDS``."""
+        out = torch.empty_like(values)
+        if values.shape[0]:
+            word_spread_kernel[(triton.cdiv(values.shape[0], WORDS),)](
+                values,
+                out,
+                self.inboxes,
+                self.counts,
+                values.shape[0],
+                RANK=self.rank,
+                SIZE=self.size,
+                BLOCK=WORDS,
+                OVERLAP=False,
+                num_warps=WORDS // 32,
+                **launch_options(False),
+            )
+        return out
+
 
 def _block(rows: int, n: int, element_size: int) -> int:
     """Elements of a program's block: as few as leave each program one block, since a program sends and adds its block alone."""
@@ -303,6 +302,14 @@ def _block(rows: int, n: int, element_size: int) -> int:
     while rows * triton.cdiv(n, block) > PROGRAMS and block < n and block * element_size < CELL_BYTES:
         block *= 2
     return block
+
+
+def _block_of_words(rows: int, n: int, size: int) -> int | None:
+    """Elements of a program's block, one a thread, where a sum goes in words; None where it has flags."""
+    if rows * n * (size - 1) > MAX_WORDS:
+        return None
+    blocks = (256, 512, WORDS)
+    return next((block for block in blocks if rows * triton.cdiv(n, block) <= PROGRAMS), None)
 
 
 def _num_warps(block: int) -> int:
@@ -347,7 +354,6 @@ class SymmetricCollectives(Collectives):
             DeviceLimits.of(device),
         )
         self._device, self._begun = device, begun
-        self._spreads: dict[int, Join] = {}
         self.spread(torch.zeros(1, dtype=torch.int64, device=device))  # compiles what runs outside of graphs
 
     @override
@@ -363,11 +369,4 @@ class SymmetricCollectives(Collectives):
     @override
     def spread(self, values: Tensor) -> Tensor:
         self._begun()
-        count = values.shape[0]
-        if not count:
-            return values
-        # As every rank's columns: a launch costs the same for one sender as for all.
-        width = triton.cdiv(count, _SPREAD) * _SPREAD  # few widths, so few joiners
-        if width not in self._spreads:
-            self._spreads[width] = self.joiner([width] * self.size)
-        return self._spreads[width](F.pad(values, (0, width - count)).view(1, -1))[0, :count]
+        return self._exchange.spread(values)

@@ -90,15 +90,21 @@ class Embedding:
 
 
 class PartialEmbedding(Embedding):
-    """Token embeddings of which this rank has the rows from ``first`` on. Just one rank has a token's, so its sum is exact."""
+    """Token embeddings of which this rank has some rows. Just one rank has a token's, so its sum is exact.
 
-    def __init__(self, table: Tensor, first: int, collectives: Collectives) -> None:
-        super().__init__(table)
-        self._first, self._collectives = first, collectives
+    Attributes:
+        table: this rank's rows, and a row of zeros, which other ranks' tokens have here.
+    """
+
+    def __init__(self, table: Tensor, first: int, vocabulary: int, collectives: Collectives) -> None:
+        """Embeddings of ``vocabulary`` tokens, ``table`` having those from ``first`` on."""
+        super().__init__(F.pad(table, (0, 0, 0, 1)))
+        count = table.shape[0]
+        # Looked up, since each operation on the ids would be a launch.
+        self._rows = torch.full((vocabulary,), count, device=table.device)
+        self._rows[first : first + count] = torch.arange(count, device=table.device)
+        self._collectives = collectives
 
     @override
     def __call__(self, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
-        rows = token_ids - self._first
-        own = (rows >= 0) & (rows < self.table.shape[0])
-        embedded = F.embedding(rows.clamp(0, self.table.shape[0] - 1), self.table).to(dtype)
-        return self._collectives.sum_add(embedded * own.unsqueeze(1), None, None)
+        return self._collectives.sum_add(super().__call__(self._rows[token_ids], dtype), None, None)

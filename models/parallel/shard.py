@@ -141,4 +141,4 @@ class PartialShard(Shard):
 
     @override
     def embedding(self, table: Tensor) -> Embedding:
-        return PartialEmbedding(table, self.own.vocabulary[0], self.collectives)
+        return PartialEmbedding(table, self.own.vocabulary[0], self.parts[-1].vocabulary[1], self.collectives)

@@ -14,13 +14,14 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 from torch import Tensor
 
-from draftline.kernels.triton.collectives import PROGRAMS, Exchange, inbox_bytes
+from draftline.kernels.triton.collectives import Exchange
 from draftline.kernels.triton.device import DeviceLimits
+from draftline.kernels.triton.inbox import PROGRAMS, inbox_bytes
 
 
 @dataclass
 class Job:
-    """What a rank computes, again and again: a sum of its partial with bias and residual, then a join of its part."""
+    """What a rank computes: sums of its partials with bias and residual, then a join of its part, and rank 0's values spread."""
 
     rank: int
     size: int
@@ -30,9 +31,10 @@ class Job:
     residuals: list[Tensor | None]
     part: Tensor
     widths: list[int]
+    values: Tensor
 
 
-def run(job: Job) -> tuple[list[Tensor], Tensor]:
+def run(job: Job) -> tuple[list[Tensor], Tensor, Tensor]:
     inboxes = [
         torch.from_file(str(path), shared=True, size=inbox_bytes(job.size), dtype=torch.uint8) for path in job.inboxes
     ]
@@ -45,4 +47,4 @@ def run(job: Job) -> tuple[list[Tensor], Tensor]:
     )
     sums = [exchange.sum_add(x, job.bias, y) for x, y in zip(job.partials, job.residuals, strict=True)]
     starts = torch.tensor([sum(job.widths[:index]) for index in range(job.size + 1)], dtype=torch.int32)
-    return sums, exchange.join(job.part, starts, job.widths)
+    return sums, exchange.join(job.part, starts, job.widths), exchange.spread(job.values)

@@ -14,8 +14,9 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.collectives import PROGRAMS, Exchange
+from draftline.kernels.triton.collectives import Exchange
 from draftline.kernels.triton.device import DeviceLimits
+from draftline.kernels.triton.inbox import PROGRAMS
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.ops import TritonOps
 
@@ -288,7 +289,7 @@ def _exchange(_: Ops) -> None:
         exchange.sum_add(partial, bias, partial)
         exchange.sum_add(partial, None, None)
         exchange.join(_empty(rows, 64128), starts, [64128, 64128])
-    exchange.join(_empty(1, 512, dtype=torch.int64), starts, [512, 512])
+    exchange.spread(_empty(5, dtype=torch.int64))
 
 
 _NOISE = SamplingFeatures.TEMPERATURE

@@ -14,7 +14,8 @@ from exchanging_rank import Job
 from patience import PATIENCE_S
 from torch import Tensor
 
-from draftline.kernels.triton.collectives import CELL_BYTES, inbox_bytes
+from draftline.kernels.triton.inbox import CELL_BYTES, inbox_bytes
+from draftline.kernels.triton.words import MAX_WORDS
 
 _CODE = """
 import pickle, sys
@@ -27,7 +28,7 @@ with open(sys.argv[2], "wb") as file:
 """
 
 
-def _run(jobs: list[Job], folder: Path) -> list[tuple[list[Tensor], Tensor]]:
+def _run(jobs: list[Job], folder: Path) -> list[tuple[list[Tensor], Tensor, Tensor]]:
     files = [folder / f"job-{job.rank}" for job in jobs]
     for file, job in zip(files, jobs, strict=True):
         file.write_bytes(pickle.dumps(job))
@@ -42,29 +43,38 @@ def _run(jobs: list[Job], folder: Path) -> list[tuple[list[Tensor], Tensor]]:
     return [pickle.loads(file.read_bytes()) for file in files]
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_sums_in_the_order_of_the_ranks(size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [(2, torch.float32), (2, torch.float16), pytest.param(4, torch.float32, marks=pytest.mark.slow)],
+    ids=["2-float32", "2-float16", "4-float32"],
+)
+def test_sums_in_the_order_of_the_ranks(size: int, dtype: torch.dtype, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(size)
     inboxes = [tmp_path / str(rank) for rank in range(size)]
     for inbox in inboxes:
         inbox.write_bytes(bytes(inbox_bytes(size)))
-    # Fewer blocks than programs and more; a block for a row and several; again and again, so that cells are used again.
-    shapes = [(1, 600), (3, 64), (130, 8), (1, 600), (2, 5000)]
+    # In words and with flags; fewer blocks than programs and more; a block for a row and several; in turn, so that cells are
+    # used again.
+    shapes = [(1, 600), (130, 8), (3, 64), (2, 5000), (1, 66000), (1, 600), (1, 600)]
     assert max(columns for _, columns in shapes) * 4 > CELL_BYTES
+    assert any(rows * columns > MAX_WORDS for rows, columns in shapes)
     whole = [
-        torch.randn(size, *shape, generator=generator) * 10 ** torch.randint(0, 4, (size, 1, 1)) for shape in shapes
+        (torch.randn(size, *shape, generator=generator) * 10 ** torch.randint(0, 4, (size, 1, 1))).to(dtype)
+        for shape in shapes
     ]
-    residuals = [torch.randn(shape, generator=generator) if shape[0] < 130 else None for shape in shapes]
+    residuals = [torch.randn(shape, generator=generator).to(dtype) if shape[0] < 130 else None for shape in shapes]
     widths = [700, 650, 130, 1][:size]
-    parts = [torch.randn(3, width, generator=generator) for width in widths]
+    parts = [torch.randn(3, width, generator=generator).to(dtype) for width in widths]
+    values = torch.arange(1500) * 1_000_003
     jobs = [
-        Job(rank, size, inboxes, [x[rank] for x in whole], None, list(residuals), parts[rank], widths)
+        Job(rank, size, inboxes, [x[rank] for x in whole], None, list(residuals), parts[rank], widths, values + rank)
         for rank in range(size)
     ]
-    for sums, joined in _run(jobs, tmp_path):
+    for sums, joined, spread in _run(jobs, tmp_path):
         assert joined.equal(torch.cat(parts, dim=1))
+        assert spread.equal(values)
         for total, x, residual in zip(sums, whole, residuals, strict=True):
-            expected = x[0]
+            expected = x[0].float()
             for part in x[1:]:
-                expected = expected + part
-            assert total.equal(expected if residual is None else residual + expected)
+                expected = expected + part.float()
+            assert total.equal((expected if residual is None else residual.float() + expected).to(dtype))
