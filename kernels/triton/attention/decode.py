@@ -30,6 +30,7 @@ from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, 
 from draftline.kernels.triton.attention.online_softmax import tile_state
 from draftline.kernels.triton.attention.plan import MAX_QUERIES, DecodePlan
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+from draftline.kernels.triton.rows import empty_rows
 
 _LOG2_E = math.log2(math.e)
 
@@ -241,7 +242,7 @@ def decode_attention(
     group = num_heads // num_kv_heads
     rows = batch.context_lens.shape[0]
     tile, num_splits = plan.tile, plan.num_splits
-    out = torch.empty((tokens, num_heads * head_dim), dtype=qkv.dtype, device=qkv.device)
+    out = empty_rows(tokens, num_heads * head_dim, dtype=qkv.dtype, device=qkv.device)
     joined = plan.queries > 1
     lanes = tokens if joined else rows
     partial = torch.empty((lanes, num_heads, plan.max_tiles, head_dim), dtype=torch.float32, device=qkv.device)

@@ -28,6 +28,7 @@ from draftline.kernels.triton.attention.online_softmax import attend_cache, atte
 from draftline.kernels.triton.attention.plan import AttentionLaunch, AttentionShape, plan_attention
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.rows import empty_rows
 
 _LOG2_E = math.log2(math.e)
 
@@ -247,7 +248,7 @@ def attention(
     """
     num_kv_heads = cache.keys.shape[2]
     shape = AttentionShape.of(q.shape[1] // num_kv_heads, q, cache, limits)
-    out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
+    out = empty_rows(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
     for launch in plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0]):
         run_launch(launch, q, batch, cache, spec, out, own=own, overlap=overlap)
     return out

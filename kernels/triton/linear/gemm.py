@@ -21,6 +21,7 @@ from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+from draftline.kernels.triton.rows import empty_rows, rows_with_room
 
 _TILES_TOGETHER = 8
 """Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
@@ -175,10 +176,10 @@ def gemm(
         lambda one: one.shared_bytes(limits, x.element_size(), swiglu=swiglu),
         limits,
     )
-    out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
+    out = empty_rows(num_rows, n, dtype=x.dtype, device=x.device)
     tiles = triton.cdiv(num_rows, config.block_m) * triton.cdiv(n, config.block_n)
     _gemm_kernel[(tiles,)](
-        TensorDescriptor(x, [num_rows, k], [k, 1], [config.block_m, config.block_k]),
+        TensorDescriptor(x, [rows_with_room(x), k], [k, 1], [config.block_m, config.block_k]),
         TensorDescriptor(weight, [weight.shape[0], k], [k, 1], [config.block_n, config.block_k]),
         weight,
         bias if bias is not None else x,

@@ -16,6 +16,7 @@ from torch import Tensor
 from draftline.kernels.scaled import ACTIVATIONS, GROUP, LARGEST
 from draftline.kernels.triton.linear.eight_bit import round_to, round_to_halves
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.rows import empty_rows
 from draftline.kernels.triton.sums import square, tree_sum
 
 _GROUPS_A_PROGRAM = 4
@@ -105,7 +106,7 @@ def quantize_rows(
     rows, k = x.shape
     groups = triton.cdiv(k, GROUP)
     halves = halves_of(weight_type)
-    out = torch.empty((rows, halves, k), dtype=weight_type, device=x.device)
+    out = empty_rows(rows * halves, k, dtype=weight_type, device=x.device).view(rows, halves, k)
     scales = torch.empty((groups if grouped else 1, rows), dtype=torch.float32, device=x.device)
     norm_weight, eps = norm if norm is not None else (x, 0.0)
     whole_row = norm is not None or not grouped

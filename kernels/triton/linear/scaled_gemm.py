@@ -27,6 +27,7 @@ from draftline.kernels.triton.linear.eight_bit import EXACT_SUMS, join_halves
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+from draftline.kernels.triton.rows import empty_rows, rows_with_room
 
 _TILES_TOGETHER = 8
 """Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
@@ -232,10 +233,10 @@ def scaled_gemm(
         lambda one: one.shared_bytes(limits, swiglu=swiglu),
         limits,
     )
-    out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
+    out = empty_rows(num_rows, n, dtype=dtype, device=x.device)
     tiles = triton.cdiv(num_rows * halves, config.block_m) * triton.cdiv(n, config.block_n)
     _scaled_gemm_kernel[(tiles,)](
-        TensorDescriptor(x, [num_rows * halves, k], [k, 1], [config.block_m, config.block_k]),
+        TensorDescriptor(x, [rows_with_room(x.view(-1, k)), k], [k, 1], [config.block_m, config.block_k]),
         x_scale,
         TensorDescriptor(weight.data, [weight_rows, k], [k, 1], [config.block_n, config.block_k]),
         weight.data,

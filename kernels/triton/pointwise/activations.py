@@ -7,12 +7,12 @@ of ``2 u``.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.rows import empty_rows
 
 _BLOCK = 1024
 
@@ -62,7 +62,7 @@ def _gelu_kernel(
 def silu_mul(gate_up: Tensor, *, overlap: bool = False) -> Tensor:
     """[T, 2 N] -> [T, N], computed in float32."""
     rows, n = gate_up.shape[0], gate_up.shape[1] // 2
-    out = torch.empty((rows, n), dtype=gate_up.dtype, device=gate_up.device)
+    out = empty_rows(rows, n, dtype=gate_up.dtype, device=gate_up.device)
     block = min(_BLOCK, triton.next_power_of_2(n))
     _silu_mul_kernel[(rows, triton.cdiv(n, block))](
         gate_up, out, gate_up.stride(0), N=n, BLOCK=block, OVERLAP=overlap, num_warps=4, **launch_options(overlap)
@@ -82,7 +82,7 @@ def gelu_mul(gate_up: Tensor, *, overlap: bool = False) -> Tensor:
 
 def _launch_gelu(x: Tensor, n: int, *, gated: bool, overlap: bool) -> Tensor:
     rows = x.shape[0]
-    out = torch.empty((rows, n), dtype=x.dtype, device=x.device)
+    out = empty_rows(rows, n, dtype=x.dtype, device=x.device)
     block = min(_BLOCK, triton.next_power_of_2(n))
     _gelu_kernel[(rows, triton.cdiv(n, block))](
         x, out, x.stride(0), N=n, BLOCK=block, GATED=gated, OVERLAP=overlap, num_warps=4, **launch_options(overlap)

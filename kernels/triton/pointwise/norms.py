@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.rows import empty_rows
 from draftline.kernels.triton.sums import square, tree_sum
 
 
@@ -139,7 +140,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, overlap: bool = False) ->
     """RMSNorm over the last axis of [..., N], in float32. The rows of ``x`` must be evenly spaced."""
     n = x.shape[-1]
     rows = x.reshape(-1, n)
-    out = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    out = empty_rows(rows.shape[0], n, dtype=x.dtype, device=x.device)
     block = triton.next_power_of_2(n)
     _rms_norm_kernel[(rows.shape[0],)](
         rows,
@@ -164,7 +165,7 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """``residual + x`` and its RMSNorm: (normed, new residual), both [T, N]; ``residual`` must be contiguous."""
     rows, n = x.shape
-    out = torch.empty_like(residual)
+    out = empty_rows(rows, n, dtype=residual.dtype, device=residual.device)
     new_residual = torch.empty_like(residual)
     block = triton.next_power_of_2(n)
     _rms_norm_kernel[(rows,)](
@@ -217,7 +218,7 @@ def joined_norms(
 ) -> Tensor:
     """``Ops.joined_norms`` by one kernel, with a program for each of the two norms of a row."""
     rows, n = hidden.shape
-    out = hidden.new_empty(rows, 2 * n)
+    out = empty_rows(rows, 2 * n, dtype=hidden.dtype, device=hidden.device)
     block = triton.next_power_of_2(n)
     _joined_norms_kernel[(rows, 2)](
         table,
@@ -239,7 +240,7 @@ def joined_norms(
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, overlap: bool = False) -> Tensor:
     """LayerNorm over the last axis of a contiguous [T, N], in float32."""
     rows, n = x.shape
-    out = torch.empty_like(x)
+    out = empty_rows(rows, n, dtype=x.dtype, device=x.device)
     block = triton.next_power_of_2(n)
     _layer_norm_kernel[(rows,)](
         x,
