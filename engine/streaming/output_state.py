@@ -134,7 +134,7 @@ class OutputState:
 
         # The output may end before the last accepted token. Its constraint follows the kept tokens.
         kept, text, end = self._until_end(tokens)
-        complete = self._advance_constraint(kept, end)
+        follows = self._advance_constraint(kept, end)
 
         # Drafts after the end count as rejected.
         self._steps += 1
@@ -145,7 +145,7 @@ class OutputState:
 
         delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
         self._prompt_logprobs = ()
-        return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now, complete))
+        return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now, follows))
 
     def cancel(self, now: float) -> tuple[Update, ...]:
         """Return the updates that end a cancelled output: the rest of its text, and the end."""
@@ -201,18 +201,18 @@ class OutputState:
             synthetic=self._synthetic,
         )
 
-    def _advance_constraint(self, kept: tuple[int, ...], end: _End | None) -> bool | None:
+    def _advance_constraint(self, kept: tuple[int, ...], end: _End | None) -> bool:
         """Advance the constraint by the kept tokens.
 
         Returns:
-            Whether the text is complete with them; None without a constraint.
+            Whether it allows them, if there is one.
 
         Raises:
             ConstraintLimitError: the constraint cannot follow the text within its limits.
         """
         constraint = self.sequence.constraint
         if constraint is None or constraint.fault is not None:
-            return None
+            return True
         matcher = constraint.progress.matcher
         if end is not None and end.cuts_text:
             kept = kept[:-1]
@@ -224,9 +224,17 @@ class OutputState:
                 if token not in self._eos_ids:  # the only token where a grammar cannot go on
                     logger.error("%s: its constraint does not allow token %d", self.sequence.name, token)
                 return False
-        return matcher.complete and not (end is not None and end.cuts_text and not end.stopped_by_token)
+        return True
 
-    def _finished(self, end: _End, new_tokens: int, now: float, complete: bool | None) -> Finished:
+    def _complete(self, end: _End, follows: bool) -> bool | None:
+        """Whether the text is complete for its constraint, which ``follows`` it or not; None without a constraint."""
+        constraint = self.sequence.constraint
+        if constraint is None or constraint.fault is not None:
+            return None
+        cut = end.cuts_text and not end.stopped_by_token
+        return follows and not cut and constraint.progress.matcher.complete
+
+    def _finished(self, end: _End, new_tokens: int, now: float, follows: bool) -> Finished:
         sequence, submitted, compile_s = self.sequence, self.request.submitted_at, self.request.constraint_compile_s
         scheduled = self._scheduled_at if self._scheduled_at is not None else now
         first = self._first_token_at if self._first_token_at is not None else now
@@ -243,7 +251,7 @@ class OutputState:
                 total_s=now - submitted,
                 constraint_compile_s=compile_s,
             ),
-            constraint_complete=complete,
+            constraint_complete=self._complete(end, follows),
             seed=sequence.seed,
             stopped_by_token=end.stopped_by_token,
             system_fingerprint=self._system_fingerprint,
