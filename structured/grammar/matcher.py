@@ -87,6 +87,11 @@ class GrammarMatcher(Matcher):
         return self._parser
 
     @property
+    def generation(self) -> ParserGeneration:
+        """Those that share the parser's lexer, for `GrammarMasks`."""
+        return self._generation
+
+    @property
     def sound(self) -> bool:
         """Whether no limit has changed what the parser has answered so far."""
         return not self._parser.is_error() and self._generation.error is None
@@ -186,7 +191,9 @@ class GrammarMatcher(Matcher):
             return True
         if self._ends or not 0 <= token < self._vocabulary.size:
             return False
-        if not self._ask(lambda parser: parser.try_consume_tokens([token])):
+        # No limit makes a parser take an illegal token, so only a refusal may have to be asked again.
+        refused = not self._parser.try_consume_tokens([token]) or self._parser.is_error()
+        if refused and not self._ask(lambda parser: parser.try_consume_tokens([token])):
             return False
         self._taken.append(token)
         return True
@@ -234,9 +241,12 @@ class GrammarMasks(MaskBatcher[GrammarMatcher]):
         )
         for matcher, row in jobs:
             matcher.correct_mask(masks[row])
-        # The rows share lexers: whether one died shows only now.
+        # The rows share lexers: whether one died shows only now. It takes a while to find out, so each is looked at once.
+        dead = {
+            generation for generation in {matcher.generation for matcher, _ in jobs} if generation.error is not None
+        }
         for matcher, row in jobs:
-            if not matcher.sound:
+            if matcher.generation in dead or matcher.parser.is_error():
                 matcher.fill_mask(masks[row])
 
 

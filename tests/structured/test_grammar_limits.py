@@ -124,6 +124,21 @@ def test_rows_that_share_a_lexer_carry_on_when_one_of_them_uses_it_up(
     assert compiled.parsers.generations > 2
 
 
+def test_a_step_asks_once_whether_a_lexer_is_alive(grammars: GrammarBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    alive = ParserGeneration.error.fget
+    assert alive is not None
+    monkeypatch.setattr(ParserGeneration, "error", property(lambda self: (asked.append(self), alive(self))[1]))
+    compiled = grammars.compile("start: /[ab]+/")
+    matchers = [compiled.beginning() for _ in range(8)]
+    words = np.empty((len(matchers), VOCABULARY.mask_words), np.int32)
+    asked.clear()
+    for token in ids("abba"):
+        assert not fill_masks([MaskedRow(matcher, [token]) for matcher in matchers], words)
+        assert all(matcher.advance(token) for matcher in matchers)
+    assert len(asked) == 4
+
+
 def test_a_text_that_no_lexer_can_follow_fails_by_name_and_alone(grammars: GrammarBackend) -> None:
     compiled = grammars.compile(regex_grammar("(x|a{600})"))
     long, short = compiled.beginning(), compiled.beginning()
