@@ -25,6 +25,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from draftline.spec.offers import DraftingRow, DraftingRows, Floats, Ints, Offers, RowAcceptance
 from draftline.spec.step_costs import NO_CATCH_UP, CatchUpCost, CostTable
 
 _HYSTERESIS = 1.015
@@ -89,103 +92,6 @@ class _Mean:
         self.rate = memory * self.rate + (1 - memory) * value
 
 
-@dataclass(slots=True)
-class RowAcceptance:
-    """How a row's drafts fare, compared with those of all rows at the same positions.
-
-    Attributes:
-        accepted: its accepted drafts, where older ones count less.
-        expected: how many were to be expected.
-        drafts: how many there were.
-    """
-
-    accepted: float = 0.0
-    expected: float = 0.0
-    drafts: float = 0.0
-
-    def relative(self, prior: float) -> float:
-        """Its acceptance rate, as a factor of that of all rows; it begins with ``prior`` drafts that were accepted."""
-        return (self.accepted + prior) / (self.expected + prior) if prior else 1.0
-
-    def observe(self, accepted: bool, expected: float) -> None:
-        """Learn from a draft that is accepted with a probability of ``expected`` in all rows."""
-        self.decay(_ROW_MEMORY)
-        self.accepted += accepted
-        self.expected += expected
-        self.drafts += 1
-
-    def decay(self, memory: float) -> None:
-        """Move towards the rate of all rows."""
-        self.accepted *= memory
-        self.expected *= memory
-        self.drafts *= memory
-
-
-@dataclass(slots=True)
-class DraftingRow:
-    """What decides about the drafts of one row.
-
-    Attributes:
-        acceptance: of its drafts.
-        lacking: known tokens that the drafter must read before it can draft for the row.
-        remaining: tokens that the row probably still decides.
-        prompt: tokens of its prompt, and probably of the next request's in its place.
-        output: tokens that a request probably decides.
-    """
-
-    acceptance: RowAcceptance
-    lacking: int = 0
-    remaining: float = math.inf
-    prompt: int = 0
-    output: float = math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    """Drafts of at most ``longest`` tokens a row.
-
-    Attributes:
-        longest: the most drafts of a row.
-        price: the tokens/s that a second is worth.
-        another: seconds of one draft more in a step.
-        catch_up: seconds of catching up.
-        together: rows that catch up at the same time.
-    """
-
-    longest: int
-    price: float
-    another: float
-    catch_up: CatchUpCost
-    together: int
-
-    def budget(self, row: DraftingRow, survives: Sequence[float]) -> tuple[int, float]:
-        """The drafts that are worth it for a row at present, and the tokens that they gain if it goes on like this."""
-        price, budget = self.price, self.longest
-        while budget and survives[budget] < price * self.another:
-            budget -= 1
-        if not budget:
-            return 0, 0.0
-        gained = sum(survives[1 : budget + 1])
-        worth = gained - price * self.another * budget
-        # In the long run, the row catches up with the prompts of all requests to come.
-        steady = self.catch_up.a_token * row.prompt * (1 + gained) / row.output
-        # At present, it may have tokens to catch up with, as other rows have at the same time.
-        late = 0.0
-        if row.lacking:
-            late = self.catch_up.base / self.together + self.catch_up.a_token * row.lacking
-            late *= (1 + gained) / max(1.0, row.remaining)
-        return budget if worth > price * max(late, steady) else 0, gained if worth > price * steady else 0.0
-
-
-@dataclass(slots=True)
-class _Choice:
-    """Budgets with their expected tokens/s, and the offer that they follow from."""
-
-    rate: float
-    budgets: list[int]
-    offer: _Offer | None = None
-
-
 class DraftBudgets:
     """Chooses the drafts of each row."""
 
@@ -198,7 +104,8 @@ class DraftBudgets:
         self._at = [_Mean(self._overall.rate, 0.0) for _ in range(costs.draft_lens[-1])]
         # How badly drafts were predicted with each of the priors, in nats.
         self._surprise = dict.fromkeys(_ROW_PRIORS, 0.0)
-        self._choice = _Choice(0.0, [])
+        self._standing: Offers | None = None  # what the last choice follows; None where it was plain decoding
+        self._lens = np.array(costs.draft_lens, np.int64)
         self._shortest = min(costs.draft_lens[1:], default=0)
         self._since_probe = 0
         # Seconds of steps without and with drafts, relative to the measured ones.
@@ -207,7 +114,7 @@ class DraftBudgets:
     @property
     def exploring(self) -> bool:
         """Whether the last budgets that `choose` returned were a probe, if they were not all 0."""
-        return self._choice.offer is None
+        return self._standing is None
 
     def observe(self, row: RowAcceptance, drafted: int, accepted: int) -> None:
         """Learn from a step that verified ``drafted`` tokens of one row and accepted the first ``accepted``.
@@ -222,7 +129,7 @@ class DraftBudgets:
                 surprise = -math.log(chance if right else 1 - chance)
                 self._surprise[prior] = _LONG_MEMORY * self._surprise[prior] + surprise
             self._unknown -= 1
-            row.observe(right, rate)
+            row.observe(right, rate, _ROW_MEMORY)
             self._overall.update(right, _LONG_MEMORY)
             self._at[index].update(right, _LONG_MEMORY)
 
@@ -253,22 +160,23 @@ class DraftBudgets:
         for row in rows:
             row.acceptance.decay(1 - _FORGETTING)
         if self._unknown > 0:
-            self._choice = _Choice(0.0, [])
+            self._standing = None
             return self._of_few(rows, self._cheapest(rows, math.inf))
-        survival = self._survival(rows)
-        choices = {longest: self._best(rows, survival, longest) for longest in self._costs.draft_lens}
-        best = max(choices, key=lambda longest: (choices[longest].rate, -longest))
-        standing = self._choice.offer.longest if self._choice.offer else 0
+        offers, rates, budgets = self._best(self._arrays(rows))
+        best = int(rates.argmax())
+        standing = 0 if self._standing is None else int(np.searchsorted(self._lens, self._standing.longest[0]))
         needed = _HYSTERESIS if best else _SURELY_LOST
-        if choices[best].rate > needed * choices[standing].rate:
-            standing = best
-        self._choice = choices[standing]
-        return self._choice.budgets if standing else self._probe(rows)
+        chosen = best if rates[best] > needed * rates[standing] else standing
+        self._standing = offers.one(chosen) if chosen else None
+        return budgets[chosen].tolist() if chosen else self._probe(rows)
 
-    def join(self, row: DraftingRow) -> int:
-        """The drafts of a row that came after the last choice."""
-        offer = self._choice.offer
-        return 0 if offer is None else offer.budget(row, self._survival([row])[0])[0]
+    def join(self, rows: Sequence[DraftingRow]) -> list[int]:
+        """The drafts of rows that came after the last choice."""
+        if self._standing is None or not rows:
+            return [0] * len(rows)
+        budgets, _ = self._standing.budgets(self._arrays(rows))
+        joined: list[int] = budgets[0].tolist()
+        return joined
 
     def _probe(self, rows: Sequence[DraftingRow]) -> list[int]:
         """The shortest drafts for a few rows, rarely enough that probes cost at most their share; else none."""
@@ -310,37 +218,29 @@ class DraftBudgets:
         # In doubt, it is better than it seems: drafting ends when that is known, since it may begin again late.
         return mean + math.sqrt(mean * (1 - mean) / (at.weight + _PRIOR_WEIGHT)) * _OPTIMISM
 
-    def _survival(self, rows: Sequence[DraftingRow]) -> list[list[float]]:
-        """For each row, the probability that all drafts up to each position are accepted, with 1 before the first."""
-        rates, found = [self._rate(index) for index in range(len(self._at))], []
+    def _arrays(self, rows: Sequence[DraftingRow]) -> DraftingRows:
         prior = min(_ROW_PRIORS, key=self._surprise.__getitem__) * self._overall.rate
-        for row in rows:
-            relative, survival = row.acceptance.relative(prior), [1.0]
-            for rate in rates:
-                survival.append(survival[-1] * min(0.995, rate * relative))
-            found.append(survival)
-        return found
+        return DraftingRows.of(rows, [self._rate(index) for index in range(len(self._at))], prior)
 
-    def _best(self, rows: Sequence[DraftingRow], survival: Sequence[Sequence[float]], longest: int) -> _Choice:
-        """The best budgets of at most ``longest`` drafts a row."""
-        count = len(rows)
-        choice = _Choice(count / self._costs.seconds(count, 0), [0] * count)
-        if not longest:
-            return choice
-        another = self._costs.of_another(count, longest) * self._correction
-        together = max(1, sum([row.lacking > 0 for row in rows]))
+    def _best(self, rows: DraftingRows) -> tuple[Offers, Floats, Ints]:
+        """For each of the L draft lengths the best offer, its tokens/s ([L]; 0 if no row drafts), and its budgets ([L, R])."""
+        costs, count, correction = self._costs, len(rows), self._correction
+        plain = count / costs.seconds(count, 0)
+        another = [costs.of_another(count, longest) * correction if longest else 0.0 for longest in costs.draft_lens]
+        prices = np.full(len(another), plain)
+        together = max(1, int((rows.lacking > 0).sum()))
+        alive = self._lens > 0
         for _ in range(2):  # the second price is closer to the best rate
-            offer = _Offer(longest, choice.rate, another, self._catch_up, together)
-            found = [offer.budget(row, survives) for row, survives in zip(rows, survival, strict=True)]
-            drafts = [budget for budget, gained in found if gained]
-            if not any(drafts):
-                return _Choice(0.0, [0] * count)
-            seconds = self._costs.of_drafts(count, sum(drafts), max(drafts)) * self._correction
-            requests = [(1 + gained) / row.output for row, (_, gained) in zip(rows, found, strict=True) if gained]
-            prompts = [
-                (1 + gained) * row.prompt / row.output for row, (_, gained) in zip(rows, found, strict=True) if gained
-            ]
-            seconds += self._catch_up.base * min(1.0, sum(requests)) + self._catch_up.a_token * sum(prompts)
-            tokens = count + sum([gained for _, gained in found])
-            choice = _Choice(tokens / seconds, [budget for budget, _ in found], offer)
-        return choice
+            offers = Offers(self._lens, prices, np.array(another), self._catch_up, together)
+            budgets, gained = offers.budgets(rows)
+            drafts = np.where(gained > 0, budgets, 0)
+            alive &= drafts.any(1)
+            totals = zip(drafts.sum(1).tolist(), drafts.max(1).tolist(), strict=True)
+            seconds = np.array([costs.of_drafts(count, total, most) * correction for total, most in totals])
+            requests = np.where(gained > 0, (1 + gained) / rows.output, 0.0)
+            seconds += self._catch_up.base * np.minimum(1.0, requests.sum(1))
+            seconds += self._catch_up.a_token * (requests * rows.prompt).sum(1)
+            prices = (count + gained.sum(1)) / seconds
+        rates = np.where(alive, prices, 0.0)
+        rates[0] = plain
+        return offers, rates, np.where(alive[:, None], budgets, 0)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing_extensions import override
 
 from draftline.engine.request.sequence import Plan, Sequence
-from draftline.spec.adaptive import STEPS_PER_CHOICE, DraftBudgets, DraftingRow, RowAcceptance
+from draftline.spec.adaptive import STEPS_PER_CHOICE, DraftBudgets
 from draftline.spec.drafter import DraftChunk
+from draftline.spec.offers import DraftingRow, RowAcceptance
 
 Lacking = Callable[[Sequence], int]
 """How many known tokens of a sequence a drafter has not read."""
@@ -108,9 +109,9 @@ class AdaptiveDrafting(DraftPolicy):
             rows = [self._row(sequence, lacking) for sequence in free]
             self._chosen = dict(zip(free, self._budgets.choose(rows), strict=True))
         else:
-            for sequence in free:
-                if sequence not in self._chosen:
-                    self._chosen[sequence] = self._budgets.join(self._row(sequence, lacking))
+            new = [sequence for sequence in free if sequence not in self._chosen]
+            joined = self._budgets.join([self._row(sequence, lacking) for sequence in new])
+            self._chosen.update(zip(new, joined, strict=True))
         self._steps += 1
 
     @override

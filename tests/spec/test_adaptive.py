@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from draftline.spec.adaptive import DraftBudgets, DraftingRow, RowAcceptance
+from draftline.spec.adaptive import DraftBudgets
+from draftline.spec.offers import DraftingRow, RowAcceptance
 from draftline.spec.step_costs import CatchUpCost, CostTable, RaggedCostTable
 
 CHEAP = {(rows, drafts): 1.0 + 0.05 * drafts for rows in (1, 4) for drafts in range(5)}
