@@ -134,3 +134,12 @@ def test_steps_that_take_longer_than_measured_end_drafting() -> None:
         budgets.observe_step(1, wanted, wanted, table.seconds(1, wanted) * late)
     assert drafting[0]
     assert not any(drafting[200:240])
+
+
+def test_rows_that_come_later_follow_the_standing_choice() -> None:
+    budgets = DraftBudgets(RaggedCostTable(CHEAP), prior=0.8)
+    assert budgets.join([row()]) == [0]  # nothing is chosen yet
+    chosen = budgets.choose([row(), row(), row(0.0)])
+    assert chosen[0] == chosen[1] > 0 == chosen[2]
+    assert budgets.join([row(0.0), row()]) == [0, chosen[0]]
+    assert budgets.join([]) == []
