@@ -10,34 +10,26 @@ from typing import Annotated
 import typer
 
 from draftline import __version__
-from draftline.engine.cli import bench, chat, demo, generate, info, run_batch, serve, token, top, train_draft
-from draftline.engine.cli.bench.profile import profile
+from draftline.engine.cli import bench
 from draftline.engine.cli.errors import print_error, writable_output
-from draftline.engine.cli.help import HelpCommand, HelpGroup
-from draftline.engine.cli.options import CONFIGURATIONS, command
-from draftline.engine.cli.schema import bundle_schema, check_schema
+from draftline.engine.cli.late import late_group
 
-app = typer.Typer(
-    name="draftline",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    cls=HelpGroup,
-)
-for function in (
-    serve.serve,
-    generate.generate,
-    chat.chat,
-    run_batch.run_batch,
-    top.top,
-    info.info,
-    token.token,
-    check_schema.check_schema,
-    bundle_schema.bundle_schema,
-    profile,
-    demo.demo,
-    train_draft.train_draft,
-):
-    app.command(cls=HelpCommand)(command(function))
+_COMMANDS = {
+    "serve": "draftline.engine.cli.serve:serve",
+    "generate": "draftline.engine.cli.generate:generate",
+    "chat": "draftline.engine.cli.chat:chat",
+    "run-batch": "draftline.engine.cli.run_batch:run_batch",
+    "top": "draftline.engine.cli.top:top",
+    "info": "draftline.engine.cli.info:info",
+    "token": "draftline.engine.cli.token:token",
+    "check-schema": "draftline.engine.cli.schema.check_schema:check_schema",
+    "bundle-schema": "draftline.engine.cli.schema.bundle_schema:bundle_schema",
+    "profile": "draftline.engine.cli.bench.profile:profile",
+    "demo": "draftline.engine.cli.demo:demo",
+    "train-draft": "draftline.engine.cli.train_draft:train_draft",
+}
+
+app = typer.Typer(name="draftline", add_completion=False, pretty_exceptions_enable=False, cls=late_group(_COMMANDS))
 app.add_typer(bench.app)
 
 
@@ -58,6 +50,8 @@ def root(
 
 def _instead(error: typer.TyperException) -> str:
     """A sentence on what to do instead of an option of vLLM's that Draftline has not; empty for other errors."""
+    from draftline.engine.cli.options import CONFIGURATIONS  # imports the options of all commands
+
     name = str(getattr(error, "option_name", "")).lstrip("-").removeprefix("no-").replace("-", "_")
     instead = next((model.foreign[name] for model in CONFIGURATIONS if name in model.foreign), None)
     return "" if instead is None else f". {instead}"

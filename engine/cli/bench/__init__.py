@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import typer
 
-from draftline.engine.cli.bench import (
-    ablate,
-    compare,
-    exactness,
-    latency,
-    plot,
-    report,
-    serve,
-    speculation,
-    structured,
-    sweep,
-    throughput,
-)
-from draftline.engine.cli.help import HelpCommand, HelpGroup
-from draftline.engine.cli.options import command
+from draftline.engine.cli.late import late_group
 
-app = typer.Typer(name="bench", add_completion=False, pretty_exceptions_enable=False, cls=HelpGroup)
-_SUBCOMMANDS: tuple[Callable[..., None], ...] = (
-    serve.serve,
-    sweep.sweep,
-    compare.compare,
-    throughput.throughput,
-    latency.latency,
-    speculation.speculation,
-    structured.structured,
-    exactness.exactness,
-    ablate.ablate,
-    report.report,
-    plot.plot,
+_NAMES = (
+    "serve",
+    "sweep",
+    "compare",
+    "throughput",
+    "latency",
+    "speculation",
+    "structured",
+    "exactness",
+    "ablate",
+    "report",
+    "plot",
 )
-for function in _SUBCOMMANDS:
-    app.command(cls=HelpCommand)(command(function))
+
+app = typer.Typer(
+    name="bench",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    cls=late_group({name: f"draftline.engine.cli.bench.{name}:{name}" for name in _NAMES}),
+)
 
 
 @app.callback()

@@ -414,6 +414,20 @@ def test_a_wrong_model_is_reported_before_torch_is_imported() -> None:
     assert all(error.startswith("draftline: error: missing: no such file or folder, ") for error in errors)
 
 
+def test_a_command_imports_no_other() -> None:
+    code = """if True:
+        import sys
+        from draftline.engine.cli import main
+        try:
+            main()
+        except SystemExit as end:
+            print(end.code, *sorted({"grpc", "numpy", "pydantic", "torch"} & set(sys.modules)))
+    """
+    for arguments, imported in ((["--version"], "0"), (["bench", "plot", "--help"], "0 grpc pydantic")):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == imported
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
