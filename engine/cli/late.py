@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 from typing_extensions import override
 
-from draftline.engine.cli.help import HelpCommand, HelpGroup
+from draftline.engine.cli.views.help import HelpCommand, HelpGroup
 
 
 class _LateCommands(MutableMapping[str, Any]):

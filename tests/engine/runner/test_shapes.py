@@ -32,7 +32,9 @@ def test_every_step_with_prompts_runs_in_the_smallest_shape_that_holds_it(max_ro
     for rows in (1, 2, 8, 9, 33, 100, 129, max_rows):
         for tokens in (rows + 1, 64, 65, 1000, 2049, 8192, 8193):
             if rows <= max_rows and rows < tokens:
-                held = [each for each in shapes.prompts if not each.drafts and each.rows >= rows and each.tokens >= tokens]
+                held = [
+                    each for each in shapes.prompts if not each.drafts and each.rows >= rows and each.tokens >= tokens
+                ]
                 best = min(held, key=lambda each: (each.tokens, each.rows), default=None)
                 assert shapes.of_chunks([tokens - rows + 1] + [1] * (rows - 1)) == best
                 assert (best is None) == (tokens > 8192)
