@@ -262,7 +262,7 @@ class Core:
         """The token budget of the next step; None for the scheduler's maximum."""
         if self._budget is None:
             return None
-        # Nobody waits for the next token of a sequence whose last one is in flight.
+        # A sequence whose last token is in flight does not decode any more.
         running = self._scheduler.running
         return self._budget.tokens(sum([row.computed >= row.prompt_len and row.known < row.max_len for row in running]))
 

@@ -5,7 +5,7 @@ Together they import servers, clients and benchmarks, with the libraries of all,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -16,30 +16,20 @@ from typing_extensions import override
 from draftline.engine.cli.views.help import HelpCommand, HelpGroup
 
 
-class _LateCommands(MutableMapping[str, Any]):
+class _LateCommands(Mapping[str, Any]):
     """Commands by name."""
 
     def __init__(self, places: Mapping[str, str], groups: Mapping[str, Any]) -> None:
         """Functions that are commands, as ``module:function``, and groups that are there."""
         self._places = places
-        self._commands: dict[str, Any] = dict(groups)
-        self._names = dict.fromkeys((*places, *groups))
+        self._names = (*places, *groups)
+        self._commands: dict[str, Any] = dict(groups)  # what is imported
 
     @override
     def __getitem__(self, name: str) -> Any:
         if name not in self._commands:
             self._commands[name] = _load(name, self._places[name])
         return self._commands[name]
-
-    @override
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._names[name] = None
-        self._commands[name] = command
-
-    @override
-    def __delitem__(self, name: str) -> None:
-        del self._names[name]
-        self._commands.pop(name, None)
 
     @override
     def __iter__(self) -> Iterator[str]:
@@ -65,7 +55,7 @@ def late_group(places: Mapping[str, str]) -> type[HelpGroup]:
     class Group(HelpGroup):
         def __init__(self, **attrs: Any) -> None:
             super().__init__(**attrs)
-            self.commands = _LateCommands(places, self.commands)
+            self.commands: Any = _LateCommands(places, self.commands)
 
         @override
         def list_commands(self, ctx: Any) -> list[str]:

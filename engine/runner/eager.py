@@ -20,6 +20,8 @@ from draftline.spec.drafter import DraftChunk, DraftRows
 
 _SHORT_CHUNKS = (2, 5, 9, 16, 32)
 _ROWS_OF_CHUNKS = (1, 8, 20)
+_HISTORY = 1024
+"""Tokens of a history that several programs share. They share neither a tile nor much longer ones, whose states would not fit."""
 
 
 class EagerExecutor(Executor):
@@ -90,14 +92,15 @@ def launch_short_chunks(parts: ExecutorParts) -> None:
     executor, (max_rows, max_len) = EagerExecutor(parts), parts.table.tokens.shape
     for rows in (*[count for count in _ROWS_OF_CHUNKS if count < max_rows], max_rows):
         for count in _SHORT_CHUNKS:
-            for known in {min(count, max_len), max_len}:  # without a history, and with one
+            for history in (0, _HISTORY, max_len):
+                known = min(history + count, max_len)
                 executor.forward(tuple([_chunk(slot, known, min(count, known)) for slot in range(rows)]))
 
 
 def _chunk(slot: int, known: int, count: int) -> Row:
     """A row that ends a prompt of ``known`` tokens."""
     sampling = SamplingParams(prompt_logprobs=0)
-    sequence = Sequence("warm-up", slot, [0] * known, known, sampling, seed=0, max_len=known + 1, order=0.0)
+    sequence = Sequence("warm-up", slot, [], known, sampling, seed=0, max_len=known + 1, order=0.0)
     return Row(sequence, slot, known - count, count, known, 0, 1)
 
 

@@ -151,7 +151,7 @@ class OutputState:
         """Return the updates that end a cancelled output: the rest of its text, and the end."""
         text = self._detokenizer.flush()
         end = _End(FinishReason.CANCELLED)
-        finished = self._finished(end, 0, now, self._advance_constraint((), end))
+        finished = self._finished(end, 0, now, follows=True)
         return (Delta(self.sequence.index, (), text), finished) if text else (finished,)
 
     def _until_end(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], str, _End | None]:

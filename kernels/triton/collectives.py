@@ -206,46 +206,25 @@ class Exchange:
         if not rows:
             return out
         overlap = overlaps(partial, self.limits)
+        addends = partial, partial if bias is None else bias, partial if residual is None else residual
+        tensors = *addends, out, self.inboxes, self.counts
+        options = {
+            "RANK": self.rank,
+            "SIZE": self.size,
+            "BIAS": bias is not None,
+            "ADD": residual is not None,
+            "OVERLAP": overlap,
+            **launch_options(overlap),
+        }
         words = _block_of_words(rows, n, self.size)
         if words is not None:
-            word_sum_kernel[(rows * triton.cdiv(n, words),)](
-                partial,
-                partial if bias is None else bias,
-                partial if residual is None else residual,
-                out,
-                self.inboxes,
-                self.counts,
-                n,
-                RANK=self.rank,
-                SIZE=self.size,
-                BLOCK=words,
-                BIAS=bias is not None,
-                ADD=residual is not None,
-                OVERLAP=overlap,
-                num_warps=words // 32,
-                **launch_options(overlap),
-            )
+            blocks = rows * triton.cdiv(n, words)
+            word_sum_kernel[(blocks,)](*tensors, n, BLOCK=words, num_warps=words // 32, **options)
             return out
         block = _block(rows, n, partial.element_size())
         items = rows * triton.cdiv(n, block)
-        _exchange_sum_kernel[(min(items, PROGRAMS),)](
-            partial,
-            partial if bias is None else bias,
-            partial if residual is None else residual,
-            out,
-            self.inboxes,
-            self.counts,
-            items,
-            n,
-            RANK=self.rank,
-            SIZE=self.size,
-            BLOCK=block,
-            BIAS=bias is not None,
-            ADD=residual is not None,
-            OVERLAP=overlap,
-            num_warps=_num_warps(block),
-            **launch_options(overlap),
-        )
+        programs = min(items, PROGRAMS)
+        _exchange_sum_kernel[(programs,)](*tensors, items, n, BLOCK=block, num_warps=_num_warps(block), **options)
         return out
 
     def join(self, part: Tensor, starts: Tensor, widths: Sequence[int]) -> Tensor:
@@ -289,7 +268,6 @@ class Exchange:
                 RANK=self.rank,
                 SIZE=self.size,
                 BLOCK=WORDS,
-                OVERLAP=False,
                 num_warps=WORDS // 32,
                 **launch_options(False),
             )

@@ -112,7 +112,6 @@ def word_spread_kernel(
     RANK: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ) -> None:
     """A block of rank 0's [K] int64 values a program, each below 2^31. All ranks send, so that each knows how far the others are."""
     program = tl.program_id(0)
@@ -120,7 +119,6 @@ def word_spread_kernel(
     n = program * BLOCK + cols
     mask = n < K
     own = tl.load(inboxes + RANK)
-    wait_for_previous(OVERLAP)
     count = tl.load(counts + program) + 1
     value = tl.load(values + n, mask=mask, other=0).to(tl.int32)
     for peer in tl.static_range(SIZE):
