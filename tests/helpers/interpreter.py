@@ -20,15 +20,24 @@ from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import TensorHandle
 
 
-def dot_in_order(_: object, a: TensorHandle, b: TensorHandle, total: TensorHandle, *precision: object) -> TensorHandle:
+def dot_in_order(
+    _: object, a: TensorHandle, b: TensorHandle, total: TensorHandle, precision: object, imprecise: int | None
+) -> TensorHandle:
     """`InterpreterBuilder.create_dot`, adding one channel after the other to one sum.
 
-    The original multiplies by NumPy, whose order of additions follows a tile's shape.
+    The original multiplies by NumPy, whose order of additions follows a tile's shape. Sums of ``imprecise`` products of FP8
+    begin at zero and are added as wholes, as the matrix units' are.
     """
     left, right = _numbers(a), _numbers(b)
     sums = total.data.copy()
-    for channel in range(left.shape[-1]):
-        sums += left[:, channel, None].astype(sums.dtype) * right[channel].astype(sums.dtype)
+    channels = left.shape[-1]
+    parts = imprecise if imprecise and imprecise <= channels and a.dtype.scalar == tl.float8e4nv else channels
+    for begin in range(0, channels, parts):
+        part = np.zeros_like(sums) if parts == imprecise else sums
+        for channel in range(begin, begin + parts):
+            part += left[:, channel, None].astype(sums.dtype) * right[channel].astype(sums.dtype)
+        if part is not sums:
+            sums += part
     return TensorHandle(sums, total.dtype.scalar)
 
 

@@ -194,7 +194,9 @@ def scaled_gemm_config(rows: int, n: int, *, swiglu: bool, grouped: bool) -> Sca
     if rows > 64:
         return ScaledGemmConfig(64, 64, num_warps=4, num_stages=4 if narrow else 3, block_k=256, ahead=256)
     if narrow:
-        return ScaledGemmConfig(64, 32, num_warps=4, num_stages=3, block_k=512, ahead=256)
+        return ScaledGemmConfig(64, 32, num_warps=4, num_stages=4, block_k=512)
+    if n <= 8192:
+        return ScaledGemmConfig(64, 32, num_warps=4, num_stages=4, block_k=256, ahead=256)
     return ScaledGemmConfig(64, 64, num_warps=8, num_stages=4, block_k=256, ahead=256)
 
 

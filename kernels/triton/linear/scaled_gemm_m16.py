@@ -4,6 +4,10 @@ The arithmetic is that of `scaled_gemm.py`, and so are the bits. The division is
 first channels before it waits for the previous kernel, and copies those that follow several tiles ahead. The weight's tile is
 the left matrix of the product, so that one instruction multiplies 64 of its rows, and all rows of x fit the right one.
 
+A tile has two spans of channels, of each weight row and of each row of x: then an instruction's 64 rows are 32 weight rows
+twice. So there are twice as many programs, and a sum over K takes half as many steps, which is what bounds few rows of many
+channels. Each span is multiplied by both spans of x; half of the products are not used.
+
 The two halves of an integer activation are rows of x like any other; their sums are joined at the end.
 """
 
@@ -18,7 +22,7 @@ from torch import Tensor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
-from draftline.kernels.triton.linear.eight_bit import EXACT_SUMS, join_halves
+from draftline.kernels.triton.linear.eight_bit import join_halves
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.linear.smaller import smaller_early_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
@@ -27,8 +31,11 @@ from draftline.kernels.triton.tuples import no_tensors
 MAX_SCALED_GEMM_M16_ROWS = 16
 """The largest number of rows of x; a half is a row."""
 
-_MANY_ROWS = 16384
+_MANY_ROWS = 8192
 """Weight rows of which a device cannot hold all programs at once."""
+
+_MANY_CHANNELS = 8192
+"""Channels whose sums take a program longer than their bytes take the memory, unless more programs share the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,8 @@ class ScaledGemmM16Config:
 
     Attributes:
         block_n: weight rows a program, a power of two; with SwiGLU half of them are gates.
-        block_k: channels a tile: a group where channels have scales, else some groups. Those that are left of K are a last tile.
+        block_k: channels of a span: one group where groups are summed on their own, else some. Those that are left of K are a
+            last tile.
         early: tiles loaded before the wait for the previous kernel; so is the last one.
         num_stages: depth of the pipeline that loads the others.
         ahead: where launches overlap, channels after the early ones to prefetch before that wait.
@@ -55,24 +63,13 @@ class ScaledGemmM16Config:
 
     def shared_bytes(self, limits: DeviceLimits, k: int) -> int:
         """The most shared memory of a program, for ``k`` channels."""
-        row_bytes, last = MAX_SCALED_GEMM_M16_ROWS + self.block_n, _last(k, self.block_k)
-        early = min(self.early, k // self.block_k)
+        row_bytes, last = 2 * (MAX_SCALED_GEMM_M16_ROWS + self.block_n), _last(k, self.block_k)
+        early = min(self.early, k // (2 * self.block_k))
         before = row_bytes * (early * self.block_k + last)
-        if early * self.block_k + last >= k:
+        if 2 * (early * self.block_k + last) >= k:
             return before
         # Of the early tiles, the last one is still read when the loop begins.
         return max(before, row_bytes * self.block_k + limits.loop_bytes(row_bytes * self.block_k, self.num_stages))
-
-
-@triton.jit
-def _add_product(
-    acc: tl.tensor, value: tl.tensor, tile: tl.tensor, factor: tl.tensor, GROUPED: tl.constexpr
-) -> tl.tensor:
-    """``acc`` and the product of weight rows [R, K] and rows of x [M, K], scaled by their group's scales if they have some."""
-    if GROUPED:
-        return tl.fma(tl.dot(tile, tl.trans(value)).to(tl.float32), factor, acc)
-    else:
-        return tl.dot(tile, tl.trans(value), acc, max_num_imprecise_acc=EXACT_SUMS, out_dtype=acc.dtype)
 
 
 @triton.jit
@@ -87,12 +84,52 @@ def _factor(
     SCALE_ROWS: tl.constexpr,
     GROUPED: tl.constexpr,
 ) -> tl.tensor:
-    """The scales of a group: of each weight row and token, [R, M]. Where channels have none, 1."""
+    """The scales of a group: of each weight row and token. Where channels have none, 1."""
     if GROUPED:
         by_token = tl.load(x_scale + group * num_rows + token, mask=token < num_rows, other=0.0)
-        return tl.load(weight_scale + weight_row // SCALE_ROWS * GROUPS + group)[:, None] * by_token[None, :]
+        return tl.load(weight_scale + weight_row // SCALE_ROWS * GROUPS + group) * by_token
     else:
         return 1.0
+
+
+@triton.jit
+def _own_spans(product: tl.tensor, ROWS: tl.constexpr, BLOCK_M: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """Of [2 ROWS, 2 BLOCK_M] products of each span with each, those of a span with itself: [ROWS / 8, 8, BLOCK_M], twice.
+
+    A thread has the rows r and r + 8 of what an instruction multiplies, so nothing moves between threads.
+    """
+    spans = tl.permute(tl.reshape(product, (ROWS // 8, 2, 8, 2, BLOCK_M)), (0, 2, 4, 1, 3))
+    with_first, with_second = tl.split(spans)
+    first, _other = tl.split(with_first)
+    _other, second = tl.split(with_second)
+    return first, second
+
+
+@triton.jit
+def _add_product(
+    acc: tl.tensor,
+    value: tl.tensor,
+    tile: tl.tensor,
+    factor: tl.tensor,
+    second_factor: tl.tensor,
+    ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BOTH: tl.constexpr,
+    GROUPED: tl.constexpr,
+    INTEGERS: tl.constexpr,
+) -> tl.tensor:
+    """``acc`` and the products of both spans, one after the other; without BOTH there is nothing in the second.
+
+    Integers are added in any order, so all products of two tiles are.
+    """
+    if INTEGERS:
+        return tl.dot(tile, tl.trans(value), acc, out_dtype=tl.int32)
+    else:
+        first, second = _own_spans(tl.dot(tile, tl.trans(value)).to(tl.float32), ROWS, BLOCK_M)
+        acc = tl.fma(first, factor, acc) if GROUPED else acc + first
+        if BOTH:
+            acc = tl.fma(second, second_factor, acc) if GROUPED else acc + second
+        return acc
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -122,85 +159,136 @@ def _scaled_gemm_m16_kernel(
     ADD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """With SwiGLU the weight is [2 N, K]: gates first. LAST is the width of the last tile, 0 if BLOCK_K divides K.
+    """With SWIGLU the weight is [2 N, K]: gates first. LAST is the width of a span of the last tile, 0 if tiles divide K.
 
     x has HALVES rows a token, ``num_rows`` are the tokens.
     """
     BLOCK_N: tl.constexpr = ROWS // 2 if SWIGLU else ROWS
     # Sums of products of eight-bit integers, of less than 132,000 channels, do not overflow.
-    SUM: tl.constexpr = tl.int32 if HALVES == 2 and not GROUPED else tl.float32
+    INTEGERS: tl.constexpr = HALVES == 2 and not GROUPED
     GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
-    WHOLE: tl.constexpr = K // BLOCK_K * BLOCK_K
+    STEP: tl.constexpr = 2 * BLOCK_K
+    WHOLE: tl.constexpr = K // STEP * STEP
     first = tl.program_id(0) * BLOCK_N
-    row = tl.arange(0, ROWS)
-    weight_row = row // BLOCK_N * N + tl.minimum(first + row % BLOCK_N, N - 1)
-    row_start = weight + weight_row.to(tl.int64)[:, None] * K
-    m = tl.arange(0, BLOCK_M)
-    token = m // HALVES
-    x_start = x + m[:, None] * K
-    seen = (token < num_rows)[:, None]
+    # Of every 16 rows of a tile, 8 are weight rows in the first span of channels, and 8 the same rows in the second.
+    tile_row = tl.arange(0, 2 * ROWS)[:, None]
+    row = tile_row // 16 * 8 + tile_row % 8
+    row_start = weight + (row // BLOCK_N * N + tl.minimum(first + row % BLOCK_N, N - 1)).to(tl.int64) * K
+    row_span = tile_row // 8 % 2
+    m = tl.arange(0, 2 * BLOCK_M)[:, None]
+    x_start = x + m % BLOCK_M * K
+    x_span = m // BLOCK_M
+    seen = m % BLOCK_M // HALVES < num_rows
     channel = tl.arange(0, BLOCK_K)[None, :]
+    tile_start = row_start + row_span * BLOCK_K + channel
+    value_start = x_start + x_span * BLOCK_K + channel
     tiles = no_tensors()
     for early in tl.static_range(EARLY):
-        tiles += (tl.load(row_start + early * BLOCK_K + channel),)
+        tiles += (tl.load(tile_start + early * STEP),)
     if LAST:
         last_channel = WHOLE + tl.arange(0, LAST)[None, :]
-        last_tile = tl.load(row_start + last_channel, mask=last_channel < K, other=0.0)
+        tile_channel = last_channel + row_span * LAST
+        last_tile = tl.load(row_start + tile_channel, mask=tile_channel < K, other=0.0)
     if OVERLAP and AHEAD > 0:
-        prefetch(row_start + tl.minimum(EARLY * BLOCK_K + tl.arange(0, AHEAD // 128)[None, :] * 128, K - 1))
+        line = EARLY * STEP + row_span * (AHEAD // 2) + tl.arange(0, AHEAD // 256)[None, :] * 128
+        prefetch(row_start + tl.minimum(line, K - 1))
     wait_for_previous(OVERLAP)
     values = no_tensors()
     for early in tl.static_range(EARLY):
-        values += (tl.load(x_start + early * BLOCK_K + channel, mask=seen, other=0.0),)
+        values += (tl.load(value_start + early * STEP, mask=seen, other=0.0),)
     if LAST:
-        last_value = tl.load(x_start + last_channel, mask=seen & (last_channel < K), other=0.0)
-    acc = tl.zeros([ROWS, BLOCK_M], SUM)
+        value_channel = last_channel + x_span * LAST
+        last_value = tl.load(x_start + value_channel, mask=seen & (value_channel < K), other=0.0)
+    sum_row = tl.arange(0, ROWS // 8)[:, None, None] * 8 + tl.arange(0, 8)[None, :, None]
+    sum_row = sum_row // BLOCK_N * N + tl.minimum(first + sum_row % BLOCK_N, N - 1)
+    token = tl.arange(0, BLOCK_M)[None, None, :] // HALVES
+    acc = tl.zeros(
+        [2 * ROWS, 2 * BLOCK_M] if INTEGERS else [ROWS // 8, 8, BLOCK_M], tl.int32 if INTEGERS else tl.float32
+    )
     for early in tl.static_range(EARLY):
         factor = _factor(
-            x_scale, token, num_rows, weight_scale, weight_row, early, GROUPS, SCALE_ROWS, GROUPED
+            x_scale, token, num_rows, weight_scale, sum_row, 2 * early, GROUPS, SCALE_ROWS, GROUPED
         )  # fmt: skip
-        acc = _add_product(acc, values[early], tiles[early], factor, GROUPED)
-    if EARLY * BLOCK_K < WHOLE:
-        for k in tl.range(EARLY * BLOCK_K, WHOLE, BLOCK_K):
-            value = tl.load(x_start + k + channel, mask=seen, other=0.0)
+        second_factor = _factor(
+            x_scale, token, num_rows, weight_scale, sum_row, 2 * early + 1, GROUPS, SCALE_ROWS, GROUPED
+        )  # fmt: skip
+        acc = _add_product(
+            acc, values[early], tiles[early], factor, second_factor, ROWS, BLOCK_M, True, GROUPED, INTEGERS
+        )  # fmt: skip
+    if EARLY * STEP < WHOLE:
+        for k in tl.range(EARLY * STEP, WHOLE, STEP):
+            value = tl.load(value_start + k, mask=seen, other=0.0)
             factor = _factor(
-                x_scale, token, num_rows, weight_scale, weight_row, k // GROUP, GROUPS, SCALE_ROWS, GROUPED
+                x_scale, token, num_rows, weight_scale, sum_row, k // GROUP, GROUPS, SCALE_ROWS, GROUPED
             )  # fmt: skip
-            acc = _add_product(acc, value, tl.load(row_start + k + channel), factor, GROUPED)
+            second_factor = _factor(
+                x_scale, token, num_rows, weight_scale, sum_row, k // GROUP + 1, GROUPS, SCALE_ROWS, GROUPED
+            )  # fmt: skip
+            acc = _add_product(
+                acc, value, tl.load(tile_start + k), factor, second_factor, ROWS, BLOCK_M, True, GROUPED, INTEGERS
+            )  # fmt: skip
     if LAST:
+        BOTH: tl.constexpr = K - WHOLE > LAST
         factor = _factor(
-            x_scale, token, num_rows, weight_scale, weight_row, WHOLE // GROUP, GROUPS, SCALE_ROWS, GROUPED
+            x_scale, token, num_rows, weight_scale, sum_row, WHOLE // GROUP, GROUPS, SCALE_ROWS, GROUPED
         )  # fmt: skip
-        acc = _add_product(acc, last_value, last_tile, factor, GROUPED)
-    acc = join_halves(tl.trans(acc), HALVES)
+        second_factor = factor
+        if BOTH:
+            second_factor = _factor(
+                x_scale, token, num_rows, weight_scale, sum_row, WHOLE // GROUP + 1, GROUPS, SCALE_ROWS, GROUPED
+            )  # fmt: skip
+        acc = _add_product(
+            acc, last_value, last_tile, factor, second_factor, ROWS, BLOCK_M, BOTH, GROUPED, INTEGERS
+        )  # fmt: skip
+    if INTEGERS:
+        by_first, by_second = _own_spans(acc, ROWS, BLOCK_M)
+        sums = tl.reshape(by_first + by_second, (ROWS, BLOCK_M))
+    else:
+        sums = tl.reshape(acc, (ROWS, BLOCK_M))
+    result = join_halves(tl.trans(sums), HALVES)
     tokens = tl.arange(0, BLOCK_M // HALVES)[:, None]
     if not GROUPED:
-        acc *= tl.load(x_scale + tokens, mask=tokens < num_rows, other=0.0)
-        acc *= tl.load(weight_scale + weight_row // SCALE_ROWS)[None, :]
-    up = acc
+        column = tl.arange(0, ROWS)
+        weight_row = column // BLOCK_N * N + tl.minimum(first + column % BLOCK_N, N - 1)
+        result *= tl.load(x_scale + tokens, mask=tokens < num_rows, other=0.0)
+        result *= tl.load(weight_scale + weight_row // SCALE_ROWS)[None, :]
+    up = result
     if SWIGLU:
-        acc, up = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M // HALVES, 2, BLOCK_N)), (0, 2, 1)))
+        result, up = tl.split(tl.permute(tl.reshape(result, (BLOCK_M // HALVES, 2, BLOCK_N)), (0, 2, 1)))
     n = first + tl.arange(0, BLOCK_N)[None, :]
     mask = (tokens < num_rows) & (n < N)
     offset = tokens * N + n
     result = load_and_finish(
-        acc, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
+        result, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
     )  # fmt: skip
     tl.store(out + offset, result.to(out.dtype.element_ty), mask=mask)
 
 
-def scaled_gemm_m16_config(rows: int, *, grouped: bool) -> ScaledGemmM16Config:
-    """A good division for ``rows`` weight rows; `benchmarks/quantization.py` compares others."""
-    if grouped:
-        return ScaledGemmM16Config(64, GROUP, early=4, num_stages=8)
+def scaled_gemm_m16_config(rows: int, k: int, *, in_groups: bool) -> ScaledGemmM16Config:
+    """A good division for ``rows`` weight rows of ``k`` channels; `benchmarks/quantization.py` compares others.
+
+    Args:
+        rows: weight rows.
+        k: channels.
+        in_groups: whether groups of channels are summed on their own.
+    """
     if rows > _MANY_ROWS:
-        return ScaledGemmM16Config(128, 128, early=4, num_stages=5, ahead=512)
-    return ScaledGemmM16Config(64, 512, early=2, num_stages=4, ahead=512)
+        return ScaledGemmM16Config(64, GROUP, early=4, num_stages=4 if in_groups else 5, ahead=512)
+    if not in_groups:
+        if rows > 4096:
+            return ScaledGemmM16Config(64, 256, early=2, num_stages=3, ahead=512)
+        if k <= 2048:
+            return ScaledGemmM16Config(32, 256, early=2, num_stages=4, ahead=512)
+        return ScaledGemmM16Config(32, 512, early=1, num_stages=3, ahead=512)
+    if k > _MANY_CHANNELS:
+        return ScaledGemmM16Config(32, GROUP, early=4, num_stages=8)
+    return ScaledGemmM16Config(32 if rows <= 2048 else 64, GROUP, early=4, num_stages=6, ahead=512)
 
 
 def _last(k: int, block_k: int) -> int:
-    """The width of the last tile. The matrix units sum whole groups on their own."""
-    return max(triton.next_power_of_2(k % block_k), GROUP) if k % block_k else 0
+    """The width of a span of the last tile. The matrix units sum whole groups on their own."""
+    left = k % (2 * block_k)
+    return max(triton.next_power_of_2(triton.cdiv(left, 2)), GROUP) if left else 0
 
 
 def scaled_gemm_m16(
@@ -221,7 +309,9 @@ def scaled_gemm_m16(
     weight_rows = weight.data.shape[0]
     n = weight_rows // 2 if swiglu else weight_rows
     config = config or fitting(
-        scaled_gemm_m16_config(weight_rows, grouped=weight.grouped), lambda one: one.shared_bytes(limits, k), limits
+        scaled_gemm_m16_config(weight_rows, k, in_groups=weight.grouped or halves == 1),
+        lambda one: one.shared_bytes(limits, k),
+        limits,
     )
     out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
     _scaled_gemm_m16_kernel[(triton.cdiv(n, config.block_n // 2 if swiglu else config.block_n),)](
@@ -242,7 +332,7 @@ def scaled_gemm_m16(
         BLOCK_M=MAX_SCALED_GEMM_M16_ROWS,
         ROWS=config.block_n,
         BLOCK_K=config.block_k,
-        EARLY=min(config.early, k // config.block_k),
+        EARLY=min(config.early, k // (2 * config.block_k)),
         LAST=_last(k, config.block_k),
         AHEAD=config.ahead,
         BIAS=bias is not None,
