@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import gcd
 
 import torch
 import triton
@@ -29,7 +30,7 @@ from typing_extensions import override
 
 from draftline.kernels.collectives import Collectives, Join
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.inbox import CELL_BYTES, PROGRAMS, WORDS, cell_of, flag_of, inbox_bytes
+from draftline.kernels.triton.inbox import PROGRAMS, WORDS, cell_bytes, cell_of, flag_of, inbox_bytes
 from draftline.kernels.triton.linear.dense import overlaps
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.sums import INTERPRETED
@@ -109,7 +110,7 @@ def _exchange_sum_kernel(
     out: tl.tensor,
     inboxes: tl.tensor,
     counts: tl.tensor,
-    items: int,
+    num_elements: int,
     N: int,
     RANK: tl.constexpr,
     SIZE: tl.constexpr,
@@ -118,18 +119,17 @@ def _exchange_sum_kernel(
     ADD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
+    """A block may have many rows, or a part of one."""
     wait_for_previous(OVERLAP)
     program = tl.program_id(0)
     dtype: tl.constexpr = partial.dtype.element_ty
-    blocks = tl.cdiv(N, BLOCK)
     count = tl.load(counts + program)
     own = tl.load(inboxes + RANK)
-    for item in range(program, items, tl.num_programs(0)):
+    cols = tl.arange(0, BLOCK)
+    for item in range(program, tl.cdiv(num_elements, BLOCK), tl.num_programs(0)):
         count += 1
-        cols = tl.arange(0, BLOCK)
-        n = item % blocks * BLOCK + cols
-        mask = n < N
-        at = tl.cast(item // blocks, tl.int64) * N + n
+        at = item * BLOCK + cols
+        mask = at < num_elements
         value = tl.load(partial + at, mask=mask, other=0.0)
         _exchange(value, cols, mask, inboxes, count, RANK, SIZE, dtype)
         total = tl.zeros([BLOCK], tl.float32)
@@ -137,7 +137,7 @@ def _exchange_sum_kernel(
             part = value if rank == RANK else _received(own, cols, mask, rank, count, SIZE, dtype)
             total = part.to(tl.float32) if rank == 0 else total + part.to(tl.float32)
         if BIAS:
-            total += tl.load(bias + n, mask=mask, other=0.0).to(tl.float32)
+            total += tl.load(bias + at % N, mask=mask, other=0.0).to(tl.float32)
         if ADD:
             total = tl.load(residual + at, mask=mask, other=0.0).to(tl.float32) + total
         tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
@@ -158,8 +158,10 @@ def _exchange_columns_kernel(
     RANK: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
+    MULTIPLE: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
+    """All of ``starts`` are multiples of MULTIPLE, so that a thread can copy several elements at once."""
     wait_for_previous(OVERLAP)
     program = tl.program_id(0)
     dtype: tl.constexpr = part.dtype.element_ty
@@ -174,8 +176,8 @@ def _exchange_columns_kernel(
         value = tl.load(part + row * width + n, mask=mask, other=0)
         _exchange(value, cols, mask, inboxes, count, RANK, SIZE, dtype)
         for rank in tl.static_range(SIZE):
-            start = tl.load(starts + rank)
-            theirs = n < tl.load(starts + rank + 1) - start
+            start = tl.multiple_of(tl.load(starts + rank), MULTIPLE)
+            theirs = n < tl.multiple_of(tl.load(starts + rank + 1), MULTIPLE) - start
             got = value if rank == RANK else _received(own, cols, theirs, rank, count, SIZE, dtype)
             tl.store(out + row * out_width + start + n, got, mask=theirs)
     tl.store(counts + program, count)
@@ -221,10 +223,10 @@ class Exchange:
             blocks = rows * triton.cdiv(n, words)
             word_sum_kernel[(blocks,)](*tensors, n, BLOCK=words, num_warps=words // 32, **options)
             return out
-        block = _block(rows, n, partial.element_size())
-        items = rows * triton.cdiv(n, block)
-        programs = min(items, PROGRAMS)
-        _exchange_sum_kernel[(programs,)](*tensors, items, n, BLOCK=block, num_warps=_num_warps(block), **options)
+        elements = rows * n
+        block = _block(1, elements, self._cell_elements(partial))
+        programs = min(triton.cdiv(elements, block), PROGRAMS)
+        _exchange_sum_kernel[(programs,)](*tensors, elements, n, BLOCK=block, num_warps=_num_warps(block), **options)
         return out
 
     def join(self, part: Tensor, starts: Tensor, widths: Sequence[int]) -> Tensor:
@@ -233,7 +235,7 @@ class Exchange:
         out = part.new_empty((rows, sum(widths)))
         if not rows:
             return out
-        block = _block(rows, max(widths), part.element_size())
+        block = _block(rows, max(widths), self._cell_elements(part))
         blocks = triton.cdiv(max(widths), block)
         overlap = overlaps(part, self.limits)
         _exchange_columns_kernel[(min(rows * blocks, PROGRAMS),)](
@@ -249,11 +251,15 @@ class Exchange:
             RANK=self.rank,
             SIZE=self.size,
             BLOCK=block,
+            MULTIPLE=gcd(16, *widths),
             OVERLAP=overlap,
             num_warps=_num_warps(block),
             **launch_options(overlap),
         )
         return out
+
+    def _cell_elements(self, elements: Tensor) -> int:
+        return cell_bytes(self.size) // elements.element_size()
 
     def spread(self, values: Tensor) -> Tensor:
         """[K] int64, each below 2^31: rank 0's values. ``K`` is at most ``PROGRAMS * WORDS``."""
@@ -274,10 +280,16 @@ class Exchange:
         return out
 
 
-def _block(rows: int, n: int, element_size: int) -> int:
-    """Elements of a program's block: as few as leave each program one block, since a program sends and adds its block alone."""
+def _block(rows: int, n: int, most: int) -> int:
+    """Elements of a program's block: as few as leave each program one block, since a program sends and adds its block alone.
+
+    Args:
+        rows: rows that no block crosses.
+        n: elements of a row.
+        most: the elements of a cell.
+    """
     block = 512
-    while rows * triton.cdiv(n, block) > PROGRAMS and block < n and block * element_size < CELL_BYTES:
+    while rows * triton.cdiv(n, block) > PROGRAMS and block < n and 2 * block <= most:
         block *= 2
     return block
 

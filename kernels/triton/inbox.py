@@ -1,7 +1,7 @@
 """The layout of an inbox: memory of one rank that its peers write to.
 
-For each program and sender there is a flag; two cells of raw elements, whose arrival the flag tells; and two cells of words,
-each of which tells its own arrival (`words.py`). A program uses the two cells in turn, by the parity of its count of
+For each program and sender there is a flag; two cells of words, each of which tells its own arrival (`words.py`); and two cells of
+raw elements, whose arrival the flag tells. A program uses the two cells in turn, by the parity of its count of
 exchanges, so that a sender never writes what is still being read.
 """
 
@@ -13,7 +13,11 @@ import triton.language as tl
 PROGRAMS = 128
 """The most programs of an exchange: fewer than any supported device runs at once, so that none waits for one that cannot start."""
 
-CELL_BYTES = 16384
+_SENT_BYTES = 131072
+"""The most bytes of the cells of all senders of a program's exchange."""
+
+_ALIGNMENT = tl.constexpr(16)
+"""Bytes that a thread copies at once."""
 
 WORDS = 1024
 """Words of a cell."""
@@ -23,15 +27,23 @@ _FLAG_BYTES = 128
 
 _WORD_BYTES = 8
 
-_CELLS = tl.constexpr(CELL_BYTES)
 _FLAGS = tl.constexpr(_FLAG_BYTES)
 _PROGRAMS = tl.constexpr(PROGRAMS)
 _WORDS = tl.constexpr(WORDS)
+_WORD = tl.constexpr(_WORD_BYTES)
+
+
+def cell_bytes(size: int) -> int:
+    """The size of a cell with ``size`` ranks: the larger it is, the fewer exchanges a long message takes."""
+    return _SENT_BYTES // size // 16 * 16
 
 
 def inbox_bytes(size: int) -> int:
     """The size of an inbox for messages from ``size`` ranks."""
-    return PROGRAMS * size * (_FLAG_BYTES + 2 * CELL_BYTES + 2 * WORDS * _WORD_BYTES)
+    return PROGRAMS * size * (_FLAG_BYTES + 2 * cell_bytes(size) + 2 * WORDS * _WORD_BYTES)
+
+
+_cell_bytes = triton.constexpr_function(cell_bytes)
 
 
 @triton.jit
@@ -56,8 +68,9 @@ def cell_of(
     dtype: tl.constexpr,
 ) -> tl.tensor:
     """The address of a sender's elements for a program's exchange."""
-    cells = inbox + _PROGRAMS * SIZE * _FLAGS
-    return (cells + _index(program, sender, count, SIZE) * _CELLS).to(tl.pointer_type(dtype))
+    cells = inbox + _PROGRAMS * SIZE * (_FLAGS + 2 * _WORDS * _WORD)
+    cell = cells + _index(program, sender, count, SIZE) * _cell_bytes(SIZE)
+    return tl.multiple_of(cell.to(tl.pointer_type(dtype)), _ALIGNMENT)
 
 
 @triton.jit
@@ -65,5 +78,5 @@ def words_of(
     inbox: tl.tensor, program: tl.tensor, sender: tl.constexpr, count: tl.tensor, SIZE: tl.constexpr
 ) -> tl.tensor:
     """The address of a sender's words for a program's exchange."""
-    words = (inbox + _PROGRAMS * SIZE * (_FLAGS + 2 * _CELLS)).to(tl.pointer_type(tl.int64))
+    words = (inbox + _PROGRAMS * SIZE * _FLAGS).to(tl.pointer_type(tl.int64))
     return words + _index(program, sender, count, SIZE) * _WORDS

@@ -14,7 +14,7 @@ from exchanging_rank import Job
 from patience import PATIENCE_S
 from torch import Tensor
 
-from draftline.kernels.triton.inbox import CELL_BYTES, inbox_bytes
+from draftline.kernels.triton.inbox import PROGRAMS, inbox_bytes
 from draftline.kernels.triton.words import MAX_WORDS
 
 _CODE = """
@@ -53,10 +53,9 @@ def test_sums_in_the_order_of_the_ranks(size: int, dtype: torch.dtype, tmp_path:
     inboxes = [tmp_path / str(rank) for rank in range(size)]
     for inbox in inboxes:
         inbox.write_bytes(bytes(inbox_bytes(size)))
-    # In words and with flags; fewer blocks than programs and more; a block for a row and several; in turn, so that cells are
-    # used again.
+    # In words and with flags; blocks of many rows, and of a part of one; in turn, so that cells are used again. The join has more
+    # blocks than programs.
     shapes = [(1, 600), (130, 8), (3, 64), (2, 5000), (1, 66000), (1, 600), (1, 600)]
-    assert max(columns for _, columns in shapes) * 4 > CELL_BYTES
     assert any(rows * columns > MAX_WORDS for rows, columns in shapes)
     whole = [
         (torch.randn(size, *shape, generator=generator) * 10 ** torch.randint(0, 4, (size, 1, 1))).to(dtype)
@@ -64,7 +63,7 @@ def test_sums_in_the_order_of_the_ranks(size: int, dtype: torch.dtype, tmp_path:
     ]
     residuals = [torch.randn(shape, generator=generator).to(dtype) if shape[0] < 130 else None for shape in shapes]
     widths = [700, 650, 130, 1][:size]
-    parts = [torch.randn(3, width, generator=generator).to(dtype) for width in widths]
+    parts = [torch.randn(PROGRAMS + 2, width, generator=generator).to(dtype) for width in widths]
     values = torch.arange(1500) * 1_000_003
     jobs = [
         Job(rank, size, inboxes, [x[rank] for x in whole], None, list(residuals), parts[rank], widths, values + rank)
