@@ -31,11 +31,8 @@ MAX_GEMM_M16_ROWS = 16
 _EARLY_CHANNELS = 1024
 """The most channels of which all tiles fit a multiprocessor's shared memory."""
 
-_MANY_ROWS = 16384
+_MANY_ROWS = 8192
 """Weight rows of which a device cannot hold all programs at once."""
-
-_FETCHED = 2**23
-"""Bytes of a weight to prefetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +155,18 @@ def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
         # 32 rows of so few channels fit the registers of a program.
         block_k = 512 if k >= 512 else 128
         return GemmM16Config(32 if k <= 768 else 64, block_k, early=k // block_k, num_stages=1)
-    # While the previous kernel ends, memory is idle: fetch what fits the L2 cache easily.
-    ahead = 1 << min(max(_FETCHED // (2 * rows), 64), 1024).bit_length() - 1
-    if rows > 4096:
-        return GemmM16Config(64, 128, early=4, num_stages=5, ahead=ahead)
+    if rows > 4096 or (rows > 2048 and k <= 4096):
+        return GemmM16Config(64, 128, early=4 if k <= 2048 else 2, num_stages=5, ahead=256)
     # Few weight rows: narrow tiles, so that there are programs enough.
+    if rows > 2048:
+        return GemmM16Config(32, 512, early=1, num_stages=4, ahead=256)
     if rows > 1024:
-        return GemmM16Config(32, 512, early=1, num_stages=4, ahead=ahead)
+        return GemmM16Config(32, 512, early=1, num_stages=4, ahead=1024)
     if k > 2048:
-        return GemmM16Config(32, 256, early=2, num_stages=5, ahead=ahead)
+        return GemmM16Config(32, 256, early=2, num_stages=5, ahead=1024)
     if k > 1536:
-        return GemmM16Config(64, 128, early=4, num_stages=5, ahead=ahead)
-    return GemmM16Config(32, 512, early=2, num_stages=4, ahead=ahead)
+        return GemmM16Config(64, 128, early=4, num_stages=5, ahead=1024)
+    return GemmM16Config(32, 512, early=2, num_stages=4, ahead=1024)
 
 
 def gemm_m16(
