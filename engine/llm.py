@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -36,6 +37,9 @@ from draftline.models.tokenization.tokenizer import Tokenizer
 class LLM:
     """A model that answers many prompts at once.
 
+    Nobody reads tokens before all answers are complete, so steps may take as long as they like: ``inter_token_target`` is
+    infinite where it is not given.
+
     Example:
         >>> with LLM("smollm2", dtype="float32") as llm:
         ...     outputs = llm.generate(["The sky is"], SamplingParams(temperature=0, max_tokens=8))
@@ -53,7 +57,7 @@ class LLM:
             pydantic.ValidationError: an unknown option, or one out of bounds.
             ModelLoadError: the model cannot be loaded.
         """
-        self.config = EngineConfig.model_validate({"model": model, **options})
+        self.config = EngineConfig.model_validate({"model": model, "inter_token_target": math.inf, **options})
         core = build_core(self.config)
         self._core: Core | None = core
         self._info, self._tokenizer = core.info, core.tokenizer

@@ -1,4 +1,4 @@
-"""``KernelCompileWorkers``: processes that compile Triton kernels. Each runs this module, ``python -m ... FD PROCESSES``.
+"""``KernelCompileWorkers``: processes that compile Triton kernels. Each runs this module, ``python -m ... FD PROCESSES NICENESS``.
 
 The first process loads torch, Triton and the kernels. Then, still without threads or a device, it forks the others. All
 receive jobs from one socket; each job goes to one of them. They end when the other end is closed and no job is left, so
@@ -52,12 +52,17 @@ class CompileJob:
 class KernelCompileWorkers:
     """The parent's handle to the processes. Their failures are logged, never raised."""
 
-    def __init__(self, processes: int) -> None:
-        """Start ``processes`` processes, which are ready once they have loaded torch, seconds later."""
+    def __init__(self, processes: int, niceness: int = 0) -> None:
+        """Start ``processes`` processes, which are ready once they have loaded torch, seconds later.
+
+        Args:
+            processes: how many.
+            niceness: how far they stand back behind other processes for the cores, as nice(2) has it.
+        """
         # Messages keep their bounds, and one goes to one receiver.
         self._jobs, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._jobs.settimeout(_LIMIT_S)
-        command = (sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(processes))
+        command = (sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(processes), str(niceness))
         with theirs, ExitStack() as failing:
             failing.callback(self._jobs.close)
             self._process = subprocess.Popen(
@@ -132,8 +137,9 @@ class _CompilerDriver:
         return GPUTarget("cuda", self._capability, 32)
 
 
-def main(descriptor: int, processes: int) -> None:
+def main(descriptor: int, processes: int, niceness: int) -> None:
     """Compile jobs in ``processes`` processes until the socket is closed and empty."""
+    os.nice(niceness)
     from triton.runtime.cache import triton_key
 
     import draftline.kernels.triton.ops  # noqa: F401  before forking, so that it is loaded once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -44,6 +45,12 @@ def test_an_llm_generates_and_chats(llm: LLM) -> None:
     assert answer.prompt_token_ids == llm.tokenizer.encode_chat([("user", "hello")])
     [chosen] = llm.generate("abc", constraint=Constraint(choice=["yes"]), use_tqdm=False)
     assert chosen.outputs[0].text == "yes"
+
+
+def test_the_steps_of_an_llm_may_take_long(llm: LLM, model: str) -> None:
+    assert llm.config.inter_token_target == math.inf
+    with LLM(model, **OPTIONS, inter_token_target=0.5) as other:
+        assert other.config.inter_token_target == 0.5
 
 
 def test_an_llm_ends_requests_whose_time_is_over(llm: LLM) -> None:

@@ -53,7 +53,11 @@ for function, job in jobs:
     function.preload(job.specialization)
 assert found == [True] * 3, found
 import os
-workers = KernelCompileWorkers(2)
+workers = KernelCompileWorkers(2, niceness=5)
+import time
+while not os.getpriority(os.PRIO_PROCESS, workers._process.pid):
+    time.sleep(0.01)
+assert os.getpriority(os.PRIO_PROCESS, workers._process.pid) == 5
 print(workers._process.pid, flush=True)
 os._exit(7)
 """

@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 _SHARE_OF_CORES = 2
 """One process for this many cores: the engine's own threads need the others."""
 
+_NICENESS = 19
+"""The compilers get what the engine's threads leave: no step waits for a core, not even beside other engines that start."""
+
 
 class CompileLater:
     """Kernels of one device that are compiled in the background."""
@@ -62,7 +65,8 @@ class CompileLater:
         """Compile what was recorded. Failures are logged: the first launch compiles its kernel."""
         started = time.monotonic()
         try:
-            workers = KernelCompileWorkers(max(1, len(os.sched_getaffinity(0)) // _SHARE_OF_CORES))
+            processes = max(1, len(os.sched_getaffinity(0)) // _SHARE_OF_CORES)
+            workers = KernelCompileWorkers(processes, _NICENESS)
             atexit.register(workers.stop)
             try:
                 for kernel in self._found:

@@ -33,8 +33,9 @@ def workers(function: Function, monkeypatch: pytest.MonkeyPatch) -> Workers:
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     workers = Workers(function)
 
-    def start(processes: int) -> Workers:
+    def start(processes: int, niceness: int) -> Workers:
         assert processes >= 1
+        assert niceness == 19, "steps come first"
         workers.started += 1
         return workers
 
@@ -86,7 +87,7 @@ def test_where_processes_fail_nothing_is_compiled_here(
 def test_failures_are_logged(
     function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def none_start(processes: int) -> Any:
+    def none_start(processes: int, niceness: int) -> Any:
         raise OSError("no more processes")
 
     monkeypatch.setattr(later, "KernelCompileWorkers", none_start)
