@@ -19,7 +19,7 @@ import pstats
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,13 +124,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--trace", type=Path, help="save the profiler's trace to this file")
     arguments = parser.parse_args(argv)
     rows, steps = arguments.rows, arguments.steps
-    workload = Workload("profile", rows, (arguments.prompt_len,) * 2, (4 * steps + 64,) * 2, arguments.temperature)
+    # The first sequences decode while the last ones' prompts run.
+    output_len = rows + 4 * steps + 64
+    workload = Workload("profile", rows, (arguments.prompt_len,) * 2, (output_len,) * 2, arguments.temperature)
     console = Console(width=140)
     with tempfile.TemporaryDirectory() as folder:
         model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder))
-        core = _start(model, workload, engine_options(arguments.set))
-        while core.stats().generated_tokens < rows * 8:
+        decoding: set[str] = set()
+
+        def hear(updates: Iterable[tuple[str, object]]) -> None:
+            decoding.update(request for request, _ in updates)
+
+        core = _start(model, workload, engine_options(arguments.set), hear)
+        while len(decoding) < rows:
             core.step()
+        run_steps(core, 8)
         with waits_counted() as waits:
             seconds = run_steps(core, steps)
         path = arguments.trace or Path(folder) / "trace.json"
@@ -149,8 +157,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         core.close()
 
 
-def _start(model: BenchmarkModel, workload: Workload, options: Mapping[str, object]) -> Core:
-    """A core with the workload in its queue."""
+def _start(
+    model: BenchmarkModel,
+    workload: Workload,
+    options: Mapping[str, object],
+    hear: Callable[[Iterable[tuple[str, object]]], None],
+) -> Core:
+    """A core with the workload in its queue; ``hear`` gets new tokens with the names of their requests."""
     own: dict[str, Any] = {
         "model": model.checkpoint,
         "load_format": "dummy",
@@ -167,7 +180,7 @@ def _start(model: BenchmarkModel, workload: Workload, options: Mapping[str, obje
             temperature=workload.temperature, max_tokens=request.output_len, ignore_eos=True, seed=0
         )
         wanted = GenerateRequest(request.prompt, sampling)
-        core.add(builder.build(str(index), wanted, lambda updates: None, core.now()))
+        core.add(builder.build(str(index), wanted, hear, core.now()))
     return core
 
 
