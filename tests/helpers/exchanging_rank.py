@@ -6,13 +6,17 @@ The ranks' inboxes are memory that the processes share, as GPUs share that of th
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
+from interpreter import hasten
 from torch import Tensor
+from triton.runtime.interpreter import InterpreterBuilder
 
 from draftline.kernels.triton.collectives import Exchange
 from draftline.kernels.triton.device import DeviceLimits
@@ -34,7 +38,26 @@ class Job:
     values: Tensor
 
 
+def _pause_while_waiting() -> None:
+    """Let ranks that wait, for words by volatile loads and for flags by atomics, leave the processors to the others."""
+    load, atomic = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_atomic_rmw
+
+    def paused_load(*arguments: Any) -> Any:
+        *_, volatile = arguments
+        if volatile:
+            time.sleep(1e-4)
+        return load(*arguments)
+
+    def paused_atomic(*arguments: Any) -> Any:
+        time.sleep(1e-4)
+        return atomic(*arguments)
+
+    InterpreterBuilder.create_masked_load, InterpreterBuilder.create_atomic_rmw = paused_load, paused_atomic
+
+
 def run(job: Job) -> tuple[list[Tensor], Tensor, Tensor]:
+    hasten()
+    _pause_while_waiting()
     inboxes = [
         torch.from_file(str(path), shared=True, size=inbox_bytes(job.size), dtype=torch.uint8) for path in job.inboxes
     ]
