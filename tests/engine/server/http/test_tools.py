@@ -37,7 +37,7 @@ MESSAGES: Any = [{"role": "user", "content": "What is the weather in Paris, in c
 def server() -> Iterator[Server]:
     """A server of the embedded model, on a thread of its own."""
     with loaded_once():
-        engine = start_engine(EngineConfig(device="cpu", dtype="float32", max_num_seqs=8, max_model_len=2048))
+        engine = start_engine(EngineConfig(device="cpu", max_num_seqs=8, max_model_len=2048, draft_length="fixed"))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
