@@ -99,6 +99,15 @@ def shared_weights() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def few_layers() -> Iterator[None]:
+    """The same, and models have few layers: for tests to which it is all the same what a model answers."""
+    from loaded_once import loaded_once  # loads torch
+
+    with loaded_once(layers=4):
+        yield
+
+
 def pytest_collection_finish() -> None:
     """Look for garbage from here on, but not among what was imported: each full collection would take 0.3 s."""
     gc.freeze()

@@ -295,7 +295,7 @@ def test_docstrings_name_what_exists(folder: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.usefixtures("shared_weights")
+@pytest.mark.usefixtures("few_layers")
 def test_the_examples_in_the_pages_run(tmp_path: Path) -> None:
     """Those of README have a test of their own."""
     pages = [page for page in PAGES if page != "README.md"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,17 +19,40 @@ from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.tokenization.tokenizer import load_tokenizer
+from draftline.quant.tensor import RawTensor
 
-_open = functools.cache(open_checkpoint)
+
+class _Beginning:
+    """A checkpoint's first layers."""
+
+    def __init__(self, checkpoint: Checkpoint, layers: int) -> None:
+        self._checkpoint = checkpoint
+        config = checkpoint.config
+        self.config = replace(config, num_layers=layers, sliding_windows=config.sliding_windows[:layers])
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._checkpoint
+
+    def tensor(self, name: str) -> RawTensor:
+        return self._checkpoint.tensor(name)
+
+
+@functools.cache
+def _open(model: str, layers: int | None = None, **options: Any) -> Checkpoint:
+    checkpoint = open_checkpoint(model, **options)
+    return checkpoint if layers is None else _Beginning(checkpoint, layers)
+
+
 _tokenizer = functools.cache(load_tokenizer)
 _models: dict[tuple[Checkpoint, ModelConfig, torch.dtype, torch.device], Model] = {}
 
 
 @contextmanager
-def loaded_once() -> Iterator[None]:
+def loaded_once(*, layers: int | None = None) -> Iterator[None]:
     """Let engines that start in this context have what an earlier one loaded, in whichever test module.
 
-    They must take turns: no two may run steps at the same time.
+    They must take turns: no two may run steps at the same time. With ``layers`` all models end behind that many: their
+    answers make no sense, and come several times as fast.
     """
 
     def load(
@@ -40,7 +65,7 @@ def loaded_once() -> Iterator[None]:
         return _models[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("draftline.engine.build.open_checkpoint", _open)
+        patch.setattr("draftline.engine.build.open_checkpoint", functools.partial(_open, layers=layers))
         patch.setattr("draftline.engine.build.load_tokenizer", _tokenizer)
         patch.setattr("draftline.engine.parallel.target.build_model", load)
         yield

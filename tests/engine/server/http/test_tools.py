@@ -36,7 +36,7 @@ MESSAGES: Any = [{"role": "user", "content": "What is the weather in Paris, in c
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """A server of the embedded model, on a thread of its own."""
-    with loaded_once():
+    with loaded_once(layers=4):
         engine = start_engine(EngineConfig(device="cpu", max_num_seqs=8, max_model_len=2048, draft_length="fixed"))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
