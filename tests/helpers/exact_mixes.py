@@ -40,6 +40,8 @@ from draftline.spec.drafter import Drafter, DraftRows, GatherChunks
 BLOCK_SIZE = 16
 SCARCE_BLOCKS = 72
 """Of the mixed engine: room for one sequence of any length and a half, or for eight short ones."""
+PLENTY_OF_BLOCKS = 128
+"""Of the other engine: room for two sequences of any length."""
 DRAFTS = 3
 
 
@@ -319,7 +321,9 @@ class Alone:
         config = _config(
             folder, case, device, enforce_eager=True, max_batched_tokens=2048, drafter="none", prefix_caching=False
         )
-        self.core = build.build_core(config)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sizes, "cache_blocks", lambda *_: PLENTY_OF_BLOCKS)  # thousands take long to check
+            self.core = build.build_core(config)
         self._known: dict[str, RequestOutput] = {}
 
     def run(self, wanted: Wanted) -> RequestOutput:
