@@ -78,28 +78,28 @@ def read_here() -> transformers.PreTrainedModel:
     with no_init_weights():
         model = transformers.LlamaForCausalLM(hf_config)
     weights = {name: quant.dequantize(checkpoint.tensor(name)) for name in weight_shapes(config)}
-    model.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})
+    model.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]}, assign=True)
     return model.eval()
 
 
 @pytest.mark.parametrize(
-    ("prompts", "read"),
-    [(PROMPTS[::11], read_here), pytest.param(PROMPTS, read_by_transformers, marks=pytest.mark.slow)],
+    ("prompts", "count", "read"),
+    [(PROMPTS[::11], 32, read_here), pytest.param(PROMPTS, 64, read_by_transformers, marks=pytest.mark.slow)],
     ids=["some", "all"],
 )
 def test_greedy_tokens_are_those_of_transformers(
-    prompts: list[str], read: Callable[[], transformers.PreTrainedModel], llm: LLM
+    prompts: list[str], count: int, read: Callable[[], transformers.PreTrainedModel], llm: LLM
 ) -> None:
     """One forward of transformers over each whole output: by induction its greedy tokens are ours, if every one is."""
     reference = read()
-    outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=64, ignore_eos=True), use_tqdm=False)
+    outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=count, ignore_eos=True), use_tqdm=False)
     for output in outputs:
         tokens = output.outputs[0].token_ids
-        assert len(tokens) == 64
+        assert len(tokens) == count
         with torch.inference_mode():
             logits = reference(torch.tensor([[*output.prompt_token_ids, *tokens]])).logits[0]
         first = len(output.prompt_token_ids) - 1
-        assert logits[first : first + 64].argmax(-1).tolist() == tokens, output.prompt
+        assert logits[first : first + count].argmax(-1).tolist() == tokens, output.prompt
 
 
 def wire_request(i: int) -> pb.GenerateRequest:

@@ -11,6 +11,9 @@ from tiny import Client
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams
 
+KINDS = 10
+"""Of sampling, in `samplings`: this many requests have one of each."""
+
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
 
@@ -40,6 +43,7 @@ def samplings(count: int, seed: int = 0) -> list[SamplingParams]:
         {"temperature": 0.9, "bad_words": ("e", "\x05\x06", "ab", "aba")},
         {"temperature": 1.0, "allowed_token_ids": (97, 98), "bad_words": ("aa", "bab")},
     ]
+    assert len(kinds) == KINDS
     return [
         SamplingParams(
             **kinds[i % len(kinds)],

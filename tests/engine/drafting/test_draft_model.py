@@ -6,7 +6,7 @@ import pytest
 import torch
 from covering import covering
 from drafters import SomeSteps, chunks_of
-from equality import assert_same, prompts, run_all, samplings
+from equality import KINDS, assert_same, prompts, run_all, samplings
 from tiny import CONFIG, Client, alone, draft_model, tiny_core
 
 from draftline.engine.core import Core
@@ -18,8 +18,8 @@ from draftline.spec.draft_model import DraftModel
 
 @pytest.fixture(scope="module")
 def solo() -> list[RequestOutput]:
-    """The solo runs of the 16 requests of `run_all` with seed 1."""
-    return [alone(p, s) for p, s in zip(prompts(16, 1), samplings(16, 1), strict=True)]
+    """The solo runs of the first requests of `run_all` with seed 1, one of each kind."""
+    return [alone(p, s) for p, s in zip(prompts(KINDS, 1), samplings(KINDS, 1), strict=True)]
 
 
 def audit(core: Core, drafter: DraftModel) -> int:
@@ -88,7 +88,7 @@ def test_a_draft_model_changes_nothing(solo: list[RequestOutput], noise: float, 
     client = Client(
         tiny_core(drafter=draft_model(drafts, noise=noise), num_slots=5, token_budget=40, steps_ahead=steps_ahead)
     )
-    results = run_all(client, 16, 1)
+    results = run_all(client, KINDS, 1)
     stats = client.core.stats()
     assert stats.drafted_tokens > stats.accepted_tokens * (noise > 0.0)
     for i, expected in enumerate(solo):
