@@ -7,7 +7,7 @@ import random
 import pytest
 from covering import covering
 from drafters import Adversary, oracle
-from equality import GREEDY, assert_same, prompts, run_all, samplings
+from equality import GREEDY, KINDS, assert_same, prompts, run_all, samplings
 from tiny import Client, alone, tiny_core
 
 from draftline.engine.outputs import RequestOutput
@@ -39,8 +39,8 @@ def test_batched_equals_solo(
             num_slots=num_slots, token_budget=token_budget, prefix_caching=prefix_caching, steps_ahead=steps_ahead
         )
     )
-    results = run_all(client, 16, 1)
-    for i, expected in enumerate(solo):
+    results = run_all(client, KINDS, 1)
+    for i, expected in enumerate(solo[:KINDS]):
         assert_same(results[str(i)], expected)
 
 
@@ -98,8 +98,8 @@ def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int
     draw = random.Random(7)
     guess = {"random": lambda known, ahead: draw.randrange(256), "always wrong": lambda known, ahead: 255}[name]
     client = Client(tiny_core(drafter=Adversary(drafts, guess), num_slots=5, token_budget=40, steps_ahead=steps_ahead))
-    results = run_all(client, 16, 1)
-    for i, expected in enumerate(solo):
+    results = run_all(client, KINDS, 1)
+    for i, expected in enumerate(solo[:KINDS]):
         assert_same(results[str(i)], expected)
 
 
@@ -114,9 +114,9 @@ def test_ngram_drafts_change_nothing(solo: list[RequestOutput], drafts: int, ste
     client = Client(
         tiny_core(drafter=NGram(drafts, ReferenceOps()), num_slots=5, token_budget=40, steps_ahead=steps_ahead)
     )
-    results = run_all(client, 16, 1)
+    results = run_all(client, KINDS, 1)
     assert client.core.stats().drafted_tokens > 0
-    for i, expected in enumerate(solo):
+    for i, expected in enumerate(solo[:KINDS]):
         assert_same(results[str(i)], expected)
 
 

@@ -38,7 +38,10 @@ def check(cases: dict[str, ToolCase], kind: int, tool_format: str, **options: An
     """Run cases, and again without drafts in an engine with room for everything; the calls, and the preemptions."""
     core = core_of_kind(kind, tool_format, **options)
     outputs, client = run(cases, core)
-    plain, _ = run(cases, tool_core(tool_format, num_blocks=2000, num_slots=64, token_budget=256, **options))
+    plain, _ = run(
+        cases,
+        tool_core(tool_format, num_blocks=150 * len(cases), num_slots=64, token_budget=256, **options),
+    )
     calls = 0
     for name, case in cases.items():
         for got, want in zip(outputs[name], plain[name], strict=True):
