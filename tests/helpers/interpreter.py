@@ -58,6 +58,7 @@ def hasten() -> None:
     tl.core.block_type.__init__ = _init_block_type
     tl.core.tensor.__init__ = _init_tensor
     TritonSemantic.broadcast_impl_value = _broadcast
+    TritonSemantic.binary_op_type_checking_impl = _check_operands
     # Without its option of debugging, the interpreter computes which sums overflow and asserts nothing.
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
 
@@ -110,6 +111,7 @@ _original_init_block_type = tl.core.block_type.__init__
 _original_init_tensor = tl.core.tensor.__init__
 _original_equal = tl.dtype.__eq__
 _original_broadcast = TritonSemantic.broadcast_impl_value
+_original_check_operands = TritonSemantic.binary_op_type_checking_impl
 _numpy_dtypes: dict[str, np.dtype] = {}
 _block_types: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
 _shapes: dict[tuple[int, ...], tuple[Any, tl.constexpr]] = {}
@@ -154,6 +156,18 @@ def _broadcast(self: TritonSemantic, left: tl.tensor, right: tl.tensor) -> tuple
     if not right.type.is_block():
         return left, _splat(self, right, left.type)
     return _original_broadcast(self, left, right)
+
+
+_WIDE = frozenset(("fp32", "int32", "int64"))
+"""Types that no operation between two of them converts."""
+
+
+def _check_operands(self: TritonSemantic, left: Any, right: Any, *options: Any, **named: Any) -> tuple[Any, Any]:
+    if type(left) is type(right) is tl.tensor and left.shape is right.shape:
+        name = left.dtype.name
+        if name in _WIDE and name == right.dtype.name:
+            return left, right
+    return _original_check_operands(self, left, right, *options, **named)
 
 
 def _splat(semantic: TritonSemantic, scalar: tl.tensor, like: tl.core.block_type) -> tl.tensor:
