@@ -53,13 +53,13 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourFaces]:
         yield faces
 
 
-# For three of the faces, which share their code, fewer texts by default.
+# By default fewer texts.
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("face", "count"),
     [
-        *(("LLM", 500), ("AsyncEngine", 150), ("Client", 150), ("AsyncClient", 150)),
-        *(pytest.param(face, 500, marks=pytest.mark.slow) for face in ("AsyncEngine", "Client", "AsyncClient")),
+        *((face, 150) for face in FACES),
+        *(pytest.param(face, 500, marks=pytest.mark.slow) for face in FACES),
     ],
 )
 def test_of_many_texts_the_impossible_one_has_a_named_error(faces: FourFaces, face: str, count: int) -> None:
@@ -94,8 +94,8 @@ def test_each_kind_of_failure_stays_with_its_text(faces: FourFaces, face: str) -
 
 @pytest.mark.parametrize("face", FACES)
 def test_a_rejected_answer_is_tried_again_with_its_error(faces: FourFaces, face: str) -> None:
-    texts = [f"text {index}" for index in range(24)]
-    sampling = [SamplingParams(seed=1000 * index, max_tokens=30) for index in range(24)]
+    texts = [f"text {index}" for index in range(12)]
+    sampling = [SamplingParams(seed=1000 * index, max_tokens=30) for index in range(12)]
     once = faces.call(face, "extract", texts, Picky, sampling)
     failed = [result for result in once if result.error is not None]
     assert 0 < len(failed) < len(texts)
