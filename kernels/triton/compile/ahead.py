@@ -158,8 +158,7 @@ def load(device: torch.device, kernels: Sequence[MissingKernel]) -> None:
     Threads help here: Triton builds a C module for each kernel's arguments, and waits for the C compiler.
     """
     index = torch.cuda.current_device() if device.index is None else device.index
-    # One kernel of each signature first, then the others, which find its module: a module that a second thread builds
-    # and replaces while the first loads it can be mistaken for another later, since Python knows it by its inode.
+    # One kernel of each signature first, then the others, which find its module: no two threads build the same one.
     first = {kernel.signature: kernel for kernel in kernels}
     others = [kernel for kernel in kernels if first[kernel.signature] is not kernel]
     with ThreadPoolExecutor(initializer=lambda: torch.cuda.set_device(index)) as pool:
