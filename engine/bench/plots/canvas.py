@@ -13,6 +13,16 @@ COLOURS = ("#1b6ca8", "#d17a22", "#4c9a5b", "#9c5fb5", "#9aa5b1", "#cfd6dd")
 """In order of use; the last two are for what is beside the point."""
 
 
+PERCENTILES = {"p50": "-", "p99": ":"}
+"""The lines of the percentiles that are drawn."""
+
+
+def name_percentiles(axes: Any) -> None:
+    """A legend of the percentiles' lines, whatever their colours are."""
+    lines = [axes.plot([], [], style, color="black", label=name)[0] for name, style in PERCENTILES.items()]
+    axes.legend(handles=lines, fontsize="small", frameon=False)
+
+
 def need_matplotlib() -> None:
     """Check that matplotlib is there, before a long measurement.
 

@@ -8,44 +8,50 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from draftline.engine.bench.plots.canvas import COLOURS, canvas
+from draftline.engine.bench.plots.canvas import COLOURS, PERCENTILES, canvas, name_percentiles
 
 
 def plot_sweep(lines: Sequence[Mapping[str, Any]], axis: str, path: Path) -> None:
     """Plot throughput, the time to the first token and the gaps between tokens over one field of the lines.
 
-    Each engine has its own curves. Repeated runs count with their median.
+    Each engine and model has its own curves. Repeated runs count with their median.
     """
-    by_engine: dict[str, dict[Any, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    curves: dict[tuple[str, str], dict[Any, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
-        by_engine[line["engine"]][line[axis]].append(line)
+        curves[line["engine"], line["model"]][line[axis]].append(line)
+    engines, models = (len({key[part] for key in curves}) > 1 for part in (0, 1))
     numeric = all(isinstance(line[axis], int | float) for line in lines)
     with canvas(path, 3, 11, 3.2) as (speed, first, gaps):
-        for number, (engine, points) in enumerate(by_engine.items()):
+        for number, ((engine, model), points) in enumerate(curves.items()):
             colour = COLOURS[number % len(COLOURS)]
-            named = f"{engine}, " if len(by_engine) > 1 else ""
+            name = ", ".join([*([engine] if engines else []), *([model] if models else [])])
             values = list(points)
             rates = [median(line["tokens_per_s"] for line in points[value]) for value in values]
-            speed.plot(values, rates, marker="o", color=colour, label=engine)
+            speed.plot(values, rates, marker="o", color=colour, label=name)
             for axes, field in ((first, "ttft_ms"), (gaps, "inter_token_ms")):
-                for percentile, style in (("p50", "-"), ("p99", ":")):
+                for percentile, style in PERCENTILES.items():
                     # All requests of a point may have failed, or have one token only.
                     known = [value for value in values if any(line[field] for line in points[value])]
                     times = [
                         median(line[field][percentile] for line in points[value] if line[field]) for value in known
                     ]
-                    axes.plot(known, times, style, marker=".", color=colour, label=f"{named}{percentile}")
+                    axes.plot(known, times, style, marker=".", color=colour)
         for axes, title, unit in (
             (speed, "throughput", "tokens/s"),
             (first, "time to the first token", "ms"),
             (gaps, "between tokens", "ms"),
         ):
-            axes.set(title=title, xlabel=axis.replace("_", " "), ylabel=unit, ylim=(0, None))
+            axes.set(title=title, xlabel=axis.replace("_", " "), ylabel=unit)
+            if models:  # they differ by factors
+                axes.set_yscale("log")
+            else:
+                axes.set_ylim(0, None)
             axes.yaxis.set_major_formatter("{x:,.5g}")
             if numeric:
                 axes.set_xscale("log", base=2)
                 ticks = sorted({line[axis] for line in lines})
                 axes.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks])
                 axes.minorticks_off()
-        for axes in (first, gaps) if len(by_engine) == 1 else (speed, first, gaps):
-            axes.legend(fontsize="small", frameon=False)
+        if len(curves) > 1:
+            speed.legend(fontsize="small", frameon=False)
+        name_percentiles(first)

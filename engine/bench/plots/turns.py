@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from draftline.engine.bench.plots.canvas import COLOURS, canvas
+from draftline.engine.bench.plots.canvas import COLOURS, PERCENTILES, canvas, name_percentiles
 
 Line = Mapping[str, Any]
 
@@ -28,23 +28,19 @@ def plot_turns(lines: Sequence[Line], path: Path) -> None:
         for number, ((engine, model, workload, _), line) in enumerate(last.items()):
             name = ", ".join([*([engine] if engines else []), *([model] if models else []), workload])
             colour = COLOURS[number % len(COLOURS)]
-            for percentile, style in (("p50", "-"), ("p99", ":")):
-                _curve(first, [None if turn is None else turn[percentile] for turn in line["ttft_ms_by_turn"]], style, colour,
-                       f"{name}, {percentile}")  # fmt: skip
-            _curve(
-                hits,
-                [None if share is None else 100 * share for share in line["cache_hit_rate_by_turn"]],
-                "-",
-                colour,
-                name,
-            )
+            for percentile, style in PERCENTILES.items():
+                times = [None if turn is None else turn[percentile] for turn in line["ttft_ms_by_turn"]]
+                _curve(first, times, style, colour, name)
+            shares = [None if share is None else 100 * share for share in line["cache_hit_rate_by_turn"]]
+            _curve(hits, shares, "-", colour, name)
         first.set(title="time to the first token", ylabel="ms")
         hits.set(title="cache hits", ylabel="% of prompt tokens")
         for axes in (first, hits):
             top = 100 if axes is hits else None
             axes.set(xlabel="turn", ylim=(0, top), xticks=range(1, most + 1))
-            if axes.lines:
-                axes.legend(fontsize="small", frameon=False)
+        name_percentiles(first)
+        if hits.lines:
+            hits.legend(fontsize="small", frameon=False)
 
 
 def _curve(axes: Any, values: Sequence[float | None], style: str, colour: str, name: str) -> None:
