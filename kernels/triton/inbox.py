@@ -16,7 +16,7 @@ PROGRAMS = 128
 _SENT_BYTES = 131072
 """The most bytes of the cells of all senders of a program's exchange."""
 
-_ALIGNMENT = tl.constexpr(16)
+_COPIED_BYTES = 16
 """Bytes that a thread copies at once."""
 
 WORDS = 1024
@@ -31,11 +31,12 @@ _FLAGS = tl.constexpr(_FLAG_BYTES)
 _PROGRAMS = tl.constexpr(PROGRAMS)
 _WORDS = tl.constexpr(WORDS)
 _WORD = tl.constexpr(_WORD_BYTES)
+_COPIED = tl.constexpr(_COPIED_BYTES)
 
 
 def cell_bytes(size: int) -> int:
     """The size of a cell with ``size`` ranks: the larger it is, the fewer exchanges a long message takes."""
-    return _SENT_BYTES // size // 16 * 16
+    return _SENT_BYTES // size // _COPIED_BYTES * _COPIED_BYTES
 
 
 def inbox_bytes(size: int) -> int:
@@ -70,7 +71,7 @@ def cell_of(
     """The address of a sender's elements for a program's exchange."""
     cells = inbox + _PROGRAMS * SIZE * (_FLAGS + 2 * _WORDS * _WORD)
     cell = cells + _index(program, sender, count, SIZE) * _cell_bytes(SIZE)
-    return tl.multiple_of(cell.to(tl.pointer_type(dtype)), _ALIGNMENT)
+    return tl.multiple_of(cell.to(tl.pointer_type(dtype)), _COPIED)
 
 
 @triton.jit
