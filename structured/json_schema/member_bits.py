@@ -53,10 +53,12 @@ class Layout:
         self.bit_of.update((name, start + index) for index, name in enumerate(kept))
         if further is not None and not shape.others:
             self.room = _count("lt", start, len(kept), further)
-        if shape.min_members and not shape.some:
+        if missing > 1 and shape.others:
+            conditions.append(f"ge({self.counter}, {missing})")  # it stays at its largest value
+        elif (
+            shape.min_members and not shape.some
+        ):  # a member that meets a condition of ``some`` is the one that is missing
             enough = _count("ge", start, len(kept), missing)
-            if missing > 1 and shape.others:
-                enough = f"ge({self.counter}, {missing})"  # it stays at its largest value
             if self.other_bit is not None:
                 # One unnamed member is enough: besides the required members, at most one is missing.
                 enough = f"or({enough}, bit_set({self.other_bit}))" if kept else f"bit_set({self.other_bit})"

@@ -58,6 +58,18 @@ def test_equal_items_that_the_host_compares() -> None:
     assert not accepts("[null,null]", random.Random(1))
 
 
+def test_members_are_counted_though_another_keyword_requires_one() -> None:
+    """Another random schema: of its two kinds of objects, one had a text with one member."""
+    integers = {"additionalProperties": {"type": "integer"}, "dependentRequired": {"a": []}}
+    kinds = [{"type": "object", **one} for one in ({"additionalProperties": False}, integers)]
+    schema = {"type": "object", "minProperties": 2, "unevaluatedProperties": False, "anyOf": kinds}
+    accepts = Ours(json_schema_language(json.dumps(schema), whitespace="compact")).accepts
+    assert not accepts('{"":-9}', random.Random(1))
+    assert accepts('{"":-9,"b":1}', random.Random(1))
+    assert accepts('{"a":-9,"b":1}', random.Random(1))
+    assert not accepts('{"b":-9,"b":1}', random.Random(1))
+
+
 @pytest.mark.slow
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schemas(), st.integers(0, 2**32), st.sampled_from(["compact", "free"]), st.sampled_from(["any", "schema"]))
