@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from draftline.structured.unique.paths import UniquePaths
-from draftline.structured.unique.values import Value, string_of, value_of
+from draftline.structured.unique.values import Value, readings_of, string_of
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPEN_ARRAY, _CLOSE_ARRAY, _OPEN_OBJECT, _CLOSE_OBJECT = b"[]{}"
@@ -22,7 +22,7 @@ class Level(NamedTuple):
     Attributes:
         state: its state in the paths.
         is_array: whether it is an array.
-        seen: its items so far, if they have to differ; None otherwise.
+        seen: its items so far, as every reader reads them, if they have to differ; None otherwise.
         outer: the level around it.
         item: where the item that is open begins in `Cursor.recorded`; -1 behind an item that has been compared.
         names: of an object inside what is compared, the names of its members so far.
@@ -123,10 +123,10 @@ class Cursor(NamedTuple):
         level = self.level
         if level is None or level.seen is None:
             return self
-        value = value_of(self.recorded[level.item :])
-        if value is None or value in level.seen:
+        readings = readings_of(self.recorded[level.item :])
+        if not readings or readings & level.seen:
             return None
-        return self._replace(level=level._replace(seen=level.seen | {value}, item=-1))
+        return self._replace(level=level._replace(seen=level.seen | readings, item=-1))
 
 
 class Reasoning(NamedTuple):

@@ -27,19 +27,38 @@ _NUMBER: Final = re.compile(rb"[-+0-9.eE]*")
 _LITERALS: Final[Mapping[Any, bytes]] = {None: b"null", True: b"true", False: b"false"}
 
 
-def value_of(text: bytes) -> Value | None:
-    """The value of a text; None if readers disagree about it: a number that is an integer only before rounding."""
+def readings_of(text: bytes) -> frozenset[Value]:
+    """What readers make of a text: two values where a number like ``6e91`` is another integer once it is rounded.
+
+    Empty if it is no value, or half a character.
+    """
+    disagreed = False
+
+    def exact(number: str) -> Fraction:
+        nonlocal disagreed
+        whole, rounded = Fraction(number), Fraction(float(number))
+        if whole.denominator > 1 or whole == rounded:
+            return rounded
+        disagreed = True
+        return whole
+
     try:
-        return _value(json.loads(text, parse_float=_rounded, parse_int=Fraction))
+        found = {_value(json.loads(text, parse_float=exact, parse_int=Fraction))}
+        if disagreed:
+            found.add(_value(json.loads(text, parse_float=_rounded, parse_int=Fraction)))
     except (ValueError, OverflowError):
-        return None
+        return frozenset()
+    return frozenset(found)
+
+
+def value_of(text: bytes) -> Value | None:
+    """The value of a text; None if readers disagree about it, or if there is none."""
+    readings = readings_of(text)
+    return next(iter(readings)) if len(readings) == 1 else None
 
 
 def _rounded(text: str) -> Fraction:
-    exact, read = Fraction(text), Fraction(float(text))
-    if exact.denominator == 1 and exact != read:
-        raise ValueError(text)
-    return read
+    return Fraction(float(text))
 
 
 def _value(parsed: Any) -> Value:
@@ -130,7 +149,7 @@ def _match(text: bytes, at: int, value: Value) -> int | None:
         return None
     if end == len(text):
         return end if _number_may_become(found[0], value) else None
-    return end if value_of(found[0]) == value else None
+    return end if value in readings_of(found[0]) else None
 
 
 def _string_end(text: bytes, at: int) -> int:

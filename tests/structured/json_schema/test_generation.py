@@ -58,6 +58,19 @@ def test_equal_items_that_the_host_compares() -> None:
     assert not accepts("[null,null]", random.Random(1))
 
 
+def test_integers_that_readers_round_may_be_items() -> None:
+    """Another: behind ``6e91`` the mask allowed an end that the matcher refused."""
+    schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    accepts = Ours(json_schema_language(json.dumps(schema), whitespace="compact")).accepts
+    for source in map(random.Random, range(8)):
+        assert accepts("[6e91]", source)
+        assert accepts("[6e91,7e91]", source)
+        assert not accepts("[6e91,6.0e91]", source)
+        assert not accepts(f"[{6 * 10**91},6e91]", source), "equal before it is rounded"
+        assert not accepts(f"[6e91,{int(6e91)}]", source), "equal behind that"
+        assert accepts("[9007199254740992,9007199254740993]", source)
+
+
 def test_members_are_counted_though_another_keyword_requires_one() -> None:
     """Another random schema: of its two kinds of objects, one had a text with one member."""
     integers = {"additionalProperties": {"type": "integer"}, "dependentRequired": {"a": []}}
