@@ -66,6 +66,7 @@ def judge(schema: Any, source: random.Random, rounds: int, found: Counter[str]) 
     valid = jsonschema_rs.validator_for(schema, validate_formats=True).is_valid
     other = llguidance(schema)
     spelled = "multipleOf" in json.dumps(schema)  # multiples have fewer spellings: see docs/structured.md
+    patterns = "attern" in json.dumps(schema)
     texts = [text for _ in range(rounds) for text in serialisations(guesses(schema, source))[: 1 + spelled]]
     guessed = len(texts)
     theirs = [text for _ in range(rounds) if other is not None and (text := other.write(source, 120)) is not None]
@@ -88,7 +89,9 @@ def judge(schema: Any, source: random.Random, rounds: int, found: Counter[str]) 
         assert right or not verdict, (schema, text)
         # Formats leave out texts that llguidance may find.
         exact = index < guessed or (index < usual and "format" not in json.dumps(schema))
-        if exact and not (spelled and any(sign in text for sign in ("e+", "e-", ".0"))):
+        # The "." of a pattern stands for no line end in ECMA-262, and in jsonschema-rs for all but one.
+        doubtful = patterns and any(end in json.dumps(value) for end in (r"\r", r"\u2028", r"\u2029"))
+        if exact and not doubtful and not (spelled and any(sign in text for sign in ("e+", "e-", ".0"))):
             assert verdict == right, (schema, text)
         found["cases"] += 1
         found["accepted"] += verdict
