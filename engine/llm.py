@@ -37,8 +37,8 @@ from draftline.models.tokenization.tokenizer import Tokenizer
 class LLM:
     """A model that answers many prompts at once.
 
-    Nobody reads tokens before all answers are complete, so steps may take as long as they like: ``inter_token_target`` is
-    infinite where it is not given.
+    Its calls return when all answers are complete, so tokens need not come at a steady pace: ``inter_token_target`` is infinite
+    unless it is given.
 
     Example:
         >>> with LLM("smollm2", dtype="float32") as llm:

@@ -17,11 +17,6 @@ def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, s
         return accepted
     first, counts = starts[:-1][sampling].long(), counts[sampling]
     slot, position = rows.slots[first], rows.positions[first]
-    if max_samples == 1:  # nothing is drafted
-        slots.tokens[slot, position.clamp(max=slots.tokens.shape[1] - 1)] = tokens[first].to(torch.int32)
-        slots.lengths[slot] = (position + 1).to(torch.int32)
-        accepted[sampling] = 1
-        return accepted
     index = torch.arange(max_samples, device=tokens.device)
     real = index < counts[:, None]
     sampled = tokens[(first[:, None] + index).clamp(max=tokens.shape[0] - 1)]

@@ -55,9 +55,7 @@ class Layout:
             self.room = _count("lt", start, len(kept), further)
         if missing > 1 and shape.others:
             conditions.append(f"ge({self.counter}, {missing})")  # it stays at its largest value
-        elif (
-            shape.min_members and not shape.some
-        ):  # a member that meets a condition of ``some`` is the one that is missing
+        elif shape.min_members and not shape.some:  # a member that meets ``some`` is the one that is missing
             enough = _count("ge", start, len(kept), missing)
             if self.other_bit is not None:
                 # One unnamed member is enough: besides the required members, at most one is missing.

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import patience
 import pytest
 from patience import wait_until
 
@@ -54,10 +55,8 @@ for function, job in jobs:
 assert found == [True] * 3, found
 import os
 workers = KernelCompileWorkers(2, niceness=5)
-import time
-while not os.getpriority(os.PRIO_PROCESS, workers._process.pid):
-    time.sleep(0.01)
-assert os.getpriority(os.PRIO_PROCESS, workers._process.pid) == 5
+from patience import wait_until
+wait_until(lambda: os.getpriority(os.PRIO_PROCESS, workers._process.pid) == 5)
 print(workers._process.pid, flush=True)
 os._exit(7)
 """
@@ -67,6 +66,8 @@ os._exit(7)
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    helpers = Path(patience.__file__).parent
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(helpers), environment.get("PYTHONPATH")]))
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
     return subprocess.run(
         [sys.executable, "-c", _COMPILED_AND_LEFT],

@@ -28,7 +28,7 @@ _SHARE_OF_CORES = 2
 """One process for this many cores: the engine's own threads need the others."""
 
 _NICENESS = 19
-"""The compilers get what the engine's threads leave: no step waits for a core, not even beside other engines that start."""
+"""The compilers stand back behind the engine's threads, and behind those of other engines on the host."""
 
 
 class CompileLater:

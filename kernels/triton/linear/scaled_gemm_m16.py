@@ -73,6 +73,12 @@ class ScaledGemmM16Config:
 
 
 @triton.jit
+def _weight_row(row: tl.tensor, first: tl.tensor, N: tl.constexpr, BLOCK_N: tl.constexpr) -> tl.tensor:
+    """The weight row of each row of a program, whose output columns begin at ``first``: gates come before their partners."""
+    return row // BLOCK_N * N + tl.minimum(first + row % BLOCK_N, N - 1)
+
+
+@triton.jit
 def _factor(
     x_scale: tl.tensor,
     token: tl.tensor,
@@ -82,14 +88,10 @@ def _factor(
     group: tl.tensor,
     GROUPS: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
-    GROUPED: tl.constexpr,
 ) -> tl.tensor:
-    """The scales of a group: of each weight row and token. Where channels have none, 1."""
-    if GROUPED:
-        by_token = tl.load(x_scale + group * num_rows + token, mask=token < num_rows, other=0.0)
-        return tl.load(weight_scale + weight_row // SCALE_ROWS * GROUPS + group) * by_token
-    else:
-        return 1.0
+    """The scales of a group: of each weight row and token."""
+    by_token = tl.load(x_scale + group * num_rows + token, mask=token < num_rows, other=0.0)
+    return tl.load(weight_scale + weight_row // SCALE_ROWS * GROUPS + group) * by_token
 
 
 @triton.jit
@@ -110,21 +112,34 @@ def _add_product(
     acc: tl.tensor,
     value: tl.tensor,
     tile: tl.tensor,
-    factor: tl.tensor,
-    second_factor: tl.tensor,
+    group: tl.tensor,
+    x_scale: tl.tensor,
+    token: tl.tensor,
+    num_rows: tl.tensor,
+    weight_scale: tl.tensor,
+    weight_row: tl.tensor,
     ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    BOTH: tl.constexpr,
+    GROUPS: tl.constexpr,
+    SCALE_ROWS: tl.constexpr,
     GROUPED: tl.constexpr,
     INTEGERS: tl.constexpr,
+    BOTH: tl.constexpr,
 ) -> tl.tensor:
     """``acc`` and the products of both spans, one after the other; without BOTH there is nothing in the second.
 
-    Integers are added in any order, so all products of two tiles are.
+    Where channels have scales, ``group`` is the first span's. Integers are added in any order, so all products of two tiles are.
     """
     if INTEGERS:
         return tl.dot(tile, tl.trans(value), acc, out_dtype=tl.int32)
     else:
+        if GROUPED:
+            factor = _factor(x_scale, token, num_rows, weight_scale, weight_row, group, GROUPS, SCALE_ROWS)
+            second_factor = factor
+            if BOTH:
+                second_factor = _factor(
+                    x_scale, token, num_rows, weight_scale, weight_row, group + 1, GROUPS, SCALE_ROWS
+                )  # fmt: skip
         first, second = _own_spans(tl.dot(tile, tl.trans(value)).to(tl.float32), ROWS, BLOCK_M)
         acc = tl.fma(first, factor, acc) if GROUPED else acc + first
         if BOTH:
@@ -166,6 +181,7 @@ def _scaled_gemm_m16_kernel(
     BLOCK_N: tl.constexpr = ROWS // 2 if SWIGLU else ROWS
     # Sums of products of eight-bit integers, of less than 132,000 channels, do not overflow.
     INTEGERS: tl.constexpr = HALVES == 2 and not GROUPED
+    tl.static_assert(INTEGERS or BLOCK_K == GROUP, "groups are summed on their own")
     GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
     STEP: tl.constexpr = 2 * BLOCK_K
     WHOLE: tl.constexpr = K // STEP * STEP
@@ -173,7 +189,7 @@ def _scaled_gemm_m16_kernel(
     # Of every 16 rows of a tile, 8 are weight rows in the first span of channels, and 8 the same rows in the second.
     tile_row = tl.arange(0, 2 * ROWS)[:, None]
     row = tile_row // 16 * 8 + tile_row % 8
-    row_start = weight + (row // BLOCK_N * N + tl.minimum(first + row % BLOCK_N, N - 1)).to(tl.int64) * K
+    row_start = weight + _weight_row(row, first, N, BLOCK_N).to(tl.int64) * K
     row_span = tile_row // 8 % 2
     m = tl.arange(0, 2 * BLOCK_M)[:, None]
     x_start = x + m % BLOCK_M * K
@@ -200,45 +216,27 @@ def _scaled_gemm_m16_kernel(
         value_channel = last_channel + x_span * LAST
         last_value = tl.load(x_start + value_channel, mask=seen & (value_channel < K), other=0.0)
     sum_row = tl.arange(0, ROWS // 8)[:, None, None] * 8 + tl.arange(0, 8)[None, :, None]
-    sum_row = sum_row // BLOCK_N * N + tl.minimum(first + sum_row % BLOCK_N, N - 1)
+    sum_row = _weight_row(sum_row, first, N, BLOCK_N)
     token = tl.arange(0, BLOCK_M)[None, None, :] // HALVES
     acc = tl.zeros(
         [2 * ROWS, 2 * BLOCK_M] if INTEGERS else [ROWS // 8, 8, BLOCK_M], tl.int32 if INTEGERS else tl.float32
     )
     for early in tl.static_range(EARLY):
-        factor = _factor(
-            x_scale, token, num_rows, weight_scale, sum_row, 2 * early, GROUPS, SCALE_ROWS, GROUPED
-        )  # fmt: skip
-        second_factor = _factor(
-            x_scale, token, num_rows, weight_scale, sum_row, 2 * early + 1, GROUPS, SCALE_ROWS, GROUPED
-        )  # fmt: skip
         acc = _add_product(
-            acc, values[early], tiles[early], factor, second_factor, ROWS, BLOCK_M, True, GROUPED, INTEGERS
+            acc, values[early], tiles[early], 2 * early, x_scale, token, num_rows, weight_scale, sum_row,
+            ROWS, BLOCK_M, GROUPS, SCALE_ROWS, GROUPED, INTEGERS, True,
         )  # fmt: skip
     if EARLY * STEP < WHOLE:
         for k in tl.range(EARLY * STEP, WHOLE, STEP):
             value = tl.load(value_start + k, mask=seen, other=0.0)
-            factor = _factor(
-                x_scale, token, num_rows, weight_scale, sum_row, k // GROUP, GROUPS, SCALE_ROWS, GROUPED
-            )  # fmt: skip
-            second_factor = _factor(
-                x_scale, token, num_rows, weight_scale, sum_row, k // GROUP + 1, GROUPS, SCALE_ROWS, GROUPED
-            )  # fmt: skip
             acc = _add_product(
-                acc, value, tl.load(tile_start + k), factor, second_factor, ROWS, BLOCK_M, True, GROUPED, INTEGERS
+                acc, value, tl.load(tile_start + k), k // GROUP, x_scale, token, num_rows, weight_scale, sum_row,
+                ROWS, BLOCK_M, GROUPS, SCALE_ROWS, GROUPED, INTEGERS, True,
             )  # fmt: skip
     if LAST:
-        BOTH: tl.constexpr = K - WHOLE > LAST
-        factor = _factor(
-            x_scale, token, num_rows, weight_scale, sum_row, WHOLE // GROUP, GROUPS, SCALE_ROWS, GROUPED
-        )  # fmt: skip
-        second_factor = factor
-        if BOTH:
-            second_factor = _factor(
-                x_scale, token, num_rows, weight_scale, sum_row, WHOLE // GROUP + 1, GROUPS, SCALE_ROWS, GROUPED
-            )  # fmt: skip
         acc = _add_product(
-            acc, last_value, last_tile, factor, second_factor, ROWS, BLOCK_M, BOTH, GROUPED, INTEGERS
+            acc, last_value, last_tile, WHOLE // GROUP, x_scale, token, num_rows, weight_scale, sum_row,
+            ROWS, BLOCK_M, GROUPS, SCALE_ROWS, GROUPED, INTEGERS, K - WHOLE > LAST,
         )  # fmt: skip
     if INTEGERS:
         by_first, by_second = _own_spans(acc, ROWS, BLOCK_M)
@@ -248,8 +246,7 @@ def _scaled_gemm_m16_kernel(
     result = join_halves(tl.trans(sums), HALVES)
     tokens = tl.arange(0, BLOCK_M // HALVES)[:, None]
     if not GROUPED:
-        column = tl.arange(0, ROWS)
-        weight_row = column // BLOCK_N * N + tl.minimum(first + column % BLOCK_N, N - 1)
+        weight_row = _weight_row(tl.arange(0, ROWS), first, N, BLOCK_N)
         result *= tl.load(x_scale + tokens, mask=tokens < num_rows, other=0.0)
         result *= tl.load(weight_scale + weight_row // SCALE_ROWS)[None, :]
     up = result
