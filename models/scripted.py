@@ -20,6 +20,7 @@ from torch import Tensor
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.reference import functional, functional_step
 from draftline.kernels.reference.attention import group_rows
+from draftline.kernels.reference.attention_sizes import attention_sizes
 from draftline.kernels.reference.functional import Group
 from draftline.kernels.reference.functional_step import HeadShape, RowGroup, Step
 from draftline.kernels.reference.ops import flat_cache, flat_scales, norm_factors
@@ -54,8 +55,9 @@ class ScriptedForward:
         self, weights: DecoderWeights, config: ModelConfig, dtype: torch.dtype, rows_to_run: Callable[[int], int]
     ) -> None:
         self._heads_per_key = config.num_heads // config.num_kv_heads
+        self._sizes = attention_sizes(config.head_dim, dtype, torch.device("cpu"))
         self._rows_to_run = rows_to_run
-        self._run: _Program = _compiled(_ScriptedDecoder(weights, config, dtype))
+        self._run: _Program = _compiled(_ScriptedDecoder(weights, config, dtype, self._sizes.dtype))
         self._cache: KVCache | None = None
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -71,7 +73,7 @@ class ScriptedForward:
             scales = [flat_scales(layer.scales) for layer in cache.layers]
             self._key_scales, self._value_scales = [keys for keys, _ in scales], [values for _, values in scales]
         num_blocks, block_size = cache.layers[0].keys.shape[:2]
-        groups = group_rows(batch, self._heads_per_key, num_blocks, block_size)
+        groups = group_rows(batch, self._heads_per_key, self._sizes, num_blocks, block_size)
         with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]  # in this thread alone
             logits, states = self._run(
                 batch.token_ids,
@@ -141,12 +143,15 @@ class _ScriptedLayer(torch.nn.Module):
 
 
 class _ScriptedDecoder(torch.nn.Module):
-    def __init__(self, weights: DecoderWeights, config: ModelConfig, dtype: torch.dtype) -> None:
+    def __init__(
+        self, weights: DecoderWeights, config: ModelConfig, dtype: torch.dtype, attention_dtype: torch.dtype
+    ) -> None:
         super().__init__()
         windows = sorted({window or 0 for window in config.sliding_windows})
         self.windows = windows
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.dtype = dtype
+        self.attention_dtype = attention_dtype
         self.embedding = weights.embedding.table
         self.rope = weights.layers[0].attention.spec.rope
         self.layers = torch.nn.ModuleList(
@@ -181,7 +186,7 @@ class _ScriptedDecoder(torch.nn.Module):
             groups.append(functional_step.make_group(row_group, block_tables, block_size, heads, keys[0]))
         masks: list[list[Tensor]] = []
         for window in self.windows:
-            masks.append([functional_step.mask(group, window, self.dtype) for group in groups])
+            masks.append([functional_step.mask(group, window, self.attention_dtype) for group in groups])
         cos, signed_sin = functional_step.rotation(self.rope, positions)
         results = functional_step.result_index(groups, rows, heads)
         step = Step(cache_index, cos, signed_sin, groups, masks, results)

@@ -134,14 +134,14 @@ def attend_group(
     cap: float,
 ) -> Tensor:
     """Attention of one group: [B * M * G, D]. See `attend`."""
-    queries = q_heads.index_select(0, group.queries).view(group.query_shape).transpose(1, 2)
-    k = read_cache(keys, key_scales, group, group.gathered[0], q_heads.dtype)
-    v = read_cache(values, value_scales, group, group.gathered[1], q_heads.dtype)
+    queries = q_heads.index_select(0, group.queries).view(group.query_shape).transpose(1, 2).to(mask.dtype)
+    k = read_cache(keys, key_scales, group, group.gathered[0], mask.dtype)
+    v = read_cache(values, value_scales, group, group.gathered[1], mask.dtype)
     if cap > 0.0:
         result = capped_attention(queries, k, v, mask, scale, cap)
     else:
         result = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=scale)
-    return result.transpose(1, 2).reshape(-1, q_heads.shape[1])
+    return result.transpose(1, 2).reshape(-1, q_heads.shape[1]).to(q_heads.dtype)
 
 
 def attend(
@@ -165,7 +165,7 @@ def attend(
         key_scales: [entries, G], of INT8 keys; else None.
         value_scales: the same for the values.
         groups: the batch's rows by shape.
-        masks: each group's additive mask, [B, 1, M, S].
+        masks: each group's additive mask, [B, 1, M, S], in the dtype to compute in.
         results: [T * H], the index of each query head's result among those of all groups.
         scale: multiplies the scores.
         cap: the soft cap of the scores; 0 is none.
@@ -186,7 +186,19 @@ def attend(
     return joined.index_select(0, results)
 
 
+def silu(x: Tensor) -> Tensor:
+    """SiLU of [T, N], not contiguous; on a CPU some rows at a time.
+
+    torch divides an operation on more elements between threads, anywhere in a row. A thread computes its last few elements
+    one by one, which gives them other bits than in vectors.
+    """
+    rows = max(1, 32768 // x.shape[1])  # ``at::internal::GRAIN_SIZE``
+    if x.is_cuda or x.shape[0] <= rows:
+        return F.silu(x)
+    return torch.cat([F.silu(part) for part in x.split(rows)])
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """SwiGLU's activation: [T, 2 N] -> [T, N]."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)
+    return silu(gate).mul_(up)

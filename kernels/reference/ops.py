@@ -21,6 +21,7 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.reference import functional, functional_step, sampling
 from draftline.kernels.reference.accept import accept
 from draftline.kernels.reference.attention import group_rows
+from draftline.kernels.reference.attention_sizes import AttentionSizes, attention_sizes
 from draftline.kernels.reference.constraints import advance_constraints, constrain, draft_forced
 from draftline.kernels.reference.functional_step import HeadShape
 from draftline.kernels.reference.ngram import draft_ngram, draft_ngram_table, learn_ngrams
@@ -37,27 +38,28 @@ def norm_factors(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 class _BatchAttention:
     """The arguments of `functional.attend` for one batch and layers of one shape, made once."""
 
-    def __init__(self, batch: Batch, tokens: int, heads: HeadShape, keys: Tensor) -> None:
-        self._made_for = (tokens, heads, keys.shape)
+    def __init__(self, batch: Batch, tokens: int, heads: HeadShape, sizes: AttentionSizes, keys: Tensor) -> None:
+        self._made_for = (tokens, heads, sizes, keys.shape)
         self._batch = batch
         num_blocks, block_size = keys.shape[:2]
-        shapes = group_rows(batch, heads.queries // heads.keys, num_blocks, block_size)
+        shapes = group_rows(batch, heads.queries // heads.keys, sizes, num_blocks, block_size)
         self.groups = [
             functional_step.make_group(shape, batch.block_tables, block_size, heads, keys) for shape in shapes
         ]
         self.results = functional_step.result_index(self.groups, tokens, heads)
-        self._masks: dict[tuple[int | None, torch.dtype], list[Tensor]] = {}
+        self._masks: dict[int | None, list[Tensor]] = {}
+        self._dtype = sizes.dtype
 
-    def serves(self, batch: Batch, tokens: int, heads: HeadShape, keys: Tensor) -> bool:
+    def serves(self, batch: Batch, tokens: int, heads: HeadShape, sizes: AttentionSizes, keys: Tensor) -> bool:
         """Whether it was made for this very batch, with these sizes."""
-        return self._batch is batch and self._made_for == (tokens, heads, keys.shape)
+        return self._batch is batch and self._made_for == (tokens, heads, sizes, keys.shape)
 
-    def masks(self, window: int | None, dtype: torch.dtype) -> list[Tensor]:
+    def masks(self, window: int | None) -> list[Tensor]:
         """Each group's mask."""
-        masks = self._masks.get((window, dtype))
+        masks = self._masks.get(window)
         if masks is None:
-            masks = self._masks[window, dtype] = [
-                functional_step.mask(group, window or 0, dtype) for group in self.groups
+            masks = self._masks[window] = [
+                functional_step.mask(group, window or 0, self._dtype) for group in self.groups
             ]
         return masks
 
@@ -153,10 +155,11 @@ class ReferenceOps(Ops):
             q = q.contiguous()
         heads = HeadShape(num_heads, q.stride(0) // head_dim, cache.keys.shape[2], head_dim)
         known = self._attention
-        if known is None or not known.serves(batch, tokens, heads, cache.keys):
-            known = self._attention = _BatchAttention(batch, tokens, heads, cache.keys)
+        sizes = attention_sizes(head_dim, q.dtype, q.device)
+        if known is None or not known.serves(batch, tokens, heads, sizes, cache.keys):
+            known = self._attention = _BatchAttention(batch, tokens, heads, sizes, cache.keys)
         q_heads = q.as_strided(((tokens - 1) * heads.queries_apart + num_heads, head_dim), (head_dim, 1))
-        masks = known.masks(spec.window, q.dtype)
+        masks = known.masks(spec.window)
         results = functional.attend(
             q_heads, flat_cache(cache.keys), flat_cache(cache.values), *flat_scales(cache.scales),
             known.groups, masks, known.results, spec.scale, spec.soft_cap,

@@ -107,6 +107,7 @@ if "serve" in sys.orig_argv:
 
     def wait(self):
         while Path({flag!r}).exists():
+            Path({waits!r}).touch()
             time.sleep(1)
 
     Readback.wait = wait
@@ -117,15 +118,16 @@ def test_a_lost_rank_ends_a_server_that_waits_for_its_device(
     tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU waits for the others' parts of a sum, and the step thread for the GPU: nothing ends that."""
-    site, flag = tmp_path / "site", tmp_path / "wait"
+    site, flag, waits = tmp_path / "site", tmp_path / "wait", tmp_path / "waits"
     site.mkdir()
-    (site / "sitecustomize.py").write_text(_WAITING.format(flag=str(flag)))
+    (site / "sitecustomize.py").write_text(_WAITING.format(flag=str(flag), waits=str(waits)))
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     server, address = servers.start()
     rank = follower_of(server.pid)
     with Client(address, retry=RetryPolicy(attempts=1)) as client:
         flag.touch()
         stream = client.submit("abc", SamplingParams(max_tokens=5, ignore_eos=True))
+        wait_until(waits.exists)
         os.kill(rank, signal.SIGKILL)
         with pytest.raises(EngineStoppedError, match="the engine stopped after a fault"):
             for _ in stream:

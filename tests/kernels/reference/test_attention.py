@@ -157,12 +157,12 @@ def test_a_float16_cache_under_float32_activations() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(9, 3, 64), (6, 6, 64), (8, 2, 128)])
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(9, 3, 64), (6, 6, 64), (2, 2, 80), (8, 2, 128), (2, 1, 256)])
 @pytest.mark.parametrize(("window", "soft_cap"), [(None, 0.0), (50, 0.0), (None, 1.5)])
 def test_a_query_has_the_same_bits_in_every_batch(
     heads: int, kv_heads: int, size: int, window: int | None, soft_cap: float, dtype: torch.dtype
 ) -> None:
-    sequences = Sequences.make((300, 70, 200, 131), heads, kv_heads, size, 16, dtype)
+    sequences = Sequences.make((860, 70, 200, 131), heads, kv_heads, size, 16, dtype)
 
     def same(rows: list[tuple[int, int, int]], whole: Tensor) -> None:
         for (sequence, start, end), result in zip(rows, sequences.attend(rows, window, soft_cap), strict=True):
@@ -170,11 +170,11 @@ def test_a_query_has_the_same_bits_in_every_batch(
                 assert torch.equal(result, whole[start:end]) or not EXACT
                 torch.testing.assert_close(result, whole[start:end], atol=1e-5, rtol=2**-6)
 
-    whole = sequences.attend([(0, 0, 300)], window, soft_cap)[0]
-    for position in (0, 1, 63, 64, 65, 127, 200, 299):
+    whole = sequences.attend([(0, 0, 860)], window, soft_cap)[0]
+    for position in (0, 1, 63, 64, 65, 127, 200, 299, 511, 512, 640, 810):
         same([(0, position, position + 1)], whole)
         same([(1, 69, 70), (0, position, position + 1), (2, 150, 151), (3, 130, 131)], whole)
     for count in (2, 5, 8, 17, 64, 100):
-        for start in (0, 60, 199):
+        for start in (0, 60, 199, 290, 500, 750):
             same([(0, start, start + count)], whole)
             same([(3, 100, 100 + min(count, 31)), (0, start, start + count), (2, 7, 7 + count)], whole)

@@ -111,6 +111,23 @@ def test_gelu_and_gelu_mul(dtype: torch.dtype) -> None:
     close(ReferenceOps().gelu_mul(gate_up), naive_gelu(gate) * up.double())
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("size", [288, 1000])
+@pytest.mark.parametrize("activation", ["silu_mul", "gelu_mul", "gelu"])
+def test_an_activation_has_the_same_bits_among_any_number_of_rows(activation: str, size: int, threads: int) -> None:
+    """Wherever torch divides the rows between threads."""
+    x = randn(1029, 2 * size)
+    apply: Callable[[Tensor], Tensor] = getattr(ReferenceOps(), activation)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        few = torch.cat([apply(part) for part in x.split(7)])
+        for count in (1, 2, 37, 141, 401, 1029):
+            assert torch.equal(apply(x[:count]), few[:count]), count
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_soft_cap(dtype: torch.dtype) -> None:
     x = 30 * randn(3, 101, dtype=dtype)
