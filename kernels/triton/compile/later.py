@@ -20,7 +20,7 @@ import torch
 from triton import knobs
 
 from draftline.kernels.compile_workers import KernelCompileWorkers
-from draftline.kernels.triton.compile.ahead import MissingKernel, capability_of, load, never_run
+from draftline.kernels.triton.compile.ahead import MissingKernel, capability_of, never_run
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,9 @@ _SHARE_OF_CORES = 2
 
 _NICENESS = 19
 """The compilers stand back behind the engine's threads, and behind those of other engines on the host."""
+
+_PAUSE_S = 0.005
+"""Between two kernels that are loaded. Loading takes the device and Python's lock, which a step needs."""
 
 
 class CompileLater:
@@ -76,10 +79,18 @@ class CompileLater:
                 atexit.unregister(workers.stop)
             # Only what is compiled is loaded: compiling here would hold up the steps.
             if done:
-                load(self._device, self._found)
+                self._load()
                 logger.info("%d more kernels compiled in %.1f s", len(self._found), time.monotonic() - started)
         except Exception:
             logger.exception("kernels could not be compiled in the background")
+
+    def _load(self) -> None:
+        """Load one kernel after the other, so that a step waits for one of them at most."""
+        if self._device.index is not None:
+            torch.cuda.set_device(self._device)
+        for kernel in self._found:
+            kernel.load()
+            time.sleep(_PAUSE_S)
 
     def _launched(self, *, key: str, fn: Any, compile: dict[str, Any], **_: object) -> bool:
         """Triton's ``jit_cache_hook``: returns whether to skip compiling a kernel at its first launch."""

@@ -66,6 +66,16 @@ def test_recorded_kernels_neither_run_nor_are_compiled_here(function: Function, 
     assert kernels["two"].launches == 1
 
 
+def test_steps_go_on_between_two_kernels_that_are_loaded(
+    function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading all at once held up a step for 60 ms."""
+    loaded: list[int] = []
+    monkeypatch.setattr(later.time, "sleep", lambda _: loaded.append(len(function.device_caches[0][0])))
+    recorded(function, "one", "two", "three").run()
+    assert loaded == [1, 2, 3]
+
+
 def test_a_kernel_that_is_wanted_meanwhile_is_compiled_at_once(function: Function, workers: Workers) -> None:
     made = recorded(function, "one")
     function("one")
