@@ -20,6 +20,8 @@ from draftline.spec.drafter import DraftChunk, DraftRows
 
 _SHORT_CHUNKS = (2, 5, 9, 16, 32)
 _ROWS_OF_CHUNKS = (1, 8, 20)
+_ROWS_WITH_LOGPROBS = 20
+"""Enough for the head's kernel of most logits. Those of all rows would take more memory than a small card has."""
 _HISTORY = 1024
 """Tokens of a history that several programs share. They share neither a tile nor much longer ones, whose states would not fit."""
 
@@ -99,7 +101,7 @@ def launch_short_chunks(parts: ExecutorParts) -> None:
 
 def _chunk(slot: int, known: int, count: int) -> Row:
     """A row that ends a prompt of ``known`` tokens."""
-    sampling = SamplingParams(prompt_logprobs=0)
+    sampling = SamplingParams(prompt_logprobs=0 if slot < _ROWS_WITH_LOGPROBS else None)
     sequence = Sequence("warm-up", slot, [], known, sampling, seed=0, max_len=known + 1, order=0.0)
     return Row(sequence, slot, known - count, count, known, 0, 1)
 

@@ -102,14 +102,16 @@ def _gemm_kernel(
         acc = tl.dot(value, tl.trans(weight.load([first_n, k])), acc, input_precision=PRECISION)
         if SWIGLU:
             up = tl.dot(value, tl.trans(weight.load([N + first_n, k])), up, input_precision=PRECISION)
-    m = first_m + tl.arange(0, BLOCK_M)[:, None]
+    m = tl.arange(0, BLOCK_M)[:, None]
     n = first_n + tl.arange(0, BLOCK_N)[None, :]
-    offset = m.to(tl.int64) * N + n
-    mask = (m < num_rows) & (n < N)
+    # Offsets within the tile take half the registers of those from the beginning.
+    start = first_m.to(tl.int64) * N
+    offset = m * N + n
+    mask = (first_m + m < num_rows) & (n < N)
     acc = load_and_finish(
-        acc, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
+        acc, up, bias, residual + start, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
     )  # fmt: skip
-    tl.store(out + offset, acc.to(out.dtype.element_ty), mask=mask)
+    tl.store(out + start + offset, acc.to(out.dtype.element_ty), mask=mask)
 
 
 def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
@@ -142,6 +144,8 @@ def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
         return GemmConfig(block_m=64, block_n=32, block_k=128, num_warps=4, num_stages=5)
     if n > 1024:
         return GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)
+    if n == 1024 and rows > 2048:
+        return GemmConfig(block_m=256, block_n=128, block_k=64, num_warps=8, num_stages=4)
     return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=4)
 
 

@@ -1,8 +1,8 @@
 """Eight-bit linear layers, on the matrix units: [M, K] times [N, K] transposed.
 
-A group of 128 channels is multiplied at a time, from zero, and added to float32 sums: FP8 because the units keep only some 14
-bits of longer sums, and wherever channels have scales. Integers with a scale a row are exact in int32. The groups' order is
-the same for every tile and number of rows, so a token's result does not depend on the others.
+Channels are summed in groups, each from zero, which are added to float32 sums: 128 channels where they have scales, and in FP8
+512, because the units keep only some 14 bits of longer sums. Integers with a scale a row are exact in int32. The groups'
+order is the same for every tile and number of rows, so a token's result does not depend on the others.
 
 The two halves of an integer activation are rows of x like any other; their sums are joined at the end. The hardware copies
 tiles where it can (tensor descriptors; fast from compute capability 9.0 on). SwiGLU's activation and the addition to the
@@ -23,7 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
-from draftline.kernels.triton.linear.eight_bit import EXACT_SUMS, join_halves
+from draftline.kernels.triton.linear.eight_bit import CHANNELS_OF_ONE_SUM, join_halves
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
@@ -42,7 +42,7 @@ class ScaledGemmConfig:
         block_n: output columns a program.
         num_warps: warps a program.
         num_stages: depth of the pipeline that loads both tiles.
-        block_k: channels an iteration: a group where channels have scales, else some groups.
+        block_k: channels an iteration: a group where channels have scales; of other FP8, a part of one sum.
         ahead: where launches overlap, channels of each weight row to prefetch before the wait for the previous kernel.
     """
 
@@ -63,28 +63,6 @@ class ScaledGemmConfig:
         return limits.loop_bytes(rows * self.block_k, self.num_stages)
 
 
-@triton.jit
-def _multiply(
-    value: tl.tensor,
-    tile: tl.tensor,
-    acc: tl.tensor,
-    by_row: tl.tensor,
-    scale: tl.tensor,
-    column: tl.tensor,
-    column_mask: tl.tensor,
-    group: tl.tensor,
-    GROUPS: tl.constexpr,
-    SCALE_ROWS: tl.constexpr,
-    GROUPED: tl.constexpr,
-) -> tl.tensor:
-    """``acc`` and the product of two tiles, scaled by their groups' scales where they have some."""
-    if GROUPED:
-        by_column = tl.load(scale + column // SCALE_ROWS * GROUPS + group, mask=column_mask, other=0.0)
-        return tl.fma(tl.dot(value, tl.trans(tile)).to(tl.float32), by_row[:, None] * by_column[None, :], acc)
-    else:
-        return tl.dot(value, tl.trans(tile), acc, max_num_imprecise_acc=EXACT_SUMS, out_dtype=acc.dtype)
-
-
 @triton.jit(do_not_specialize=["num_rows"])
 def _scaled_gemm_kernel(
     x: tl.tensor,
@@ -102,6 +80,7 @@ def _scaled_gemm_kernel(
     SCALE_ROWS: tl.constexpr,
     GROUPED: tl.constexpr,
     HALVES: tl.constexpr,
+    ONE_SUM: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -112,13 +91,16 @@ def _scaled_gemm_kernel(
     ADD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """With SwiGLU the weight is [2 N, K]: gates first.
+    """With SwiGLU the weight is [2 N, K], gates first, and a tile of it has gates and their partners.
 
-    x has HALVES rows a token, ``num_rows`` are the tokens.
+    x has HALVES rows a token, ``num_rows`` are the tokens. ONE_SUM is `CHANNELS_OF_ONE_SUM`.
     """
     TOKENS: tl.constexpr = BLOCK_M // HALVES
+    WIDTH: tl.constexpr = 2 * BLOCK_N if SWIGLU else BLOCK_N
     # Sums of products of eight-bit integers, of less than 132,000 channels, do not overflow.
-    SUM: tl.constexpr = tl.int32 if HALVES == 2 and not GROUPED else tl.float32
+    INTEGERS: tl.constexpr = HALVES == 2 and not GROUPED
+    PRODUCT: tl.constexpr = tl.int32 if HALVES == 2 else tl.float32
+    tl.static_assert(BLOCK_K == GROUP if GROUPED else INTEGERS or ONE_SUM % BLOCK_K == 0, "sums are of whole tiles")
     GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
     TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     pid = tl.program_id(0)
@@ -128,69 +110,78 @@ def _scaled_gemm_kernel(
     within = pid % (TILES_TOGETHER * TILES_N)
     first_m = (first_tile + within % in_band) * TOKENS
     first_n = within // in_band * BLOCK_N
-    n = first_n + tl.arange(0, BLOCK_N)
+    column = tl.arange(0, WIDTH)
+    column_mask = first_n + column % BLOCK_N < N
+    weight_row = column // BLOCK_N * N + first_n + column % BLOCK_N
     token = first_m + tl.arange(0, BLOCK_M) // HALVES
-    acc = tl.zeros([BLOCK_M, BLOCK_N], SUM)
-    up = tl.zeros([BLOCK_M, BLOCK_N], SUM)
-    by_row = tl.full([BLOCK_M], 1.0, tl.float32)
+    acc = tl.zeros([BLOCK_M, WIDTH], tl.float32)
+    product = tl.zeros([BLOCK_M, WIDTH], PRODUCT)
     if OVERLAP and AHEAD > 0:
-        row_start = tl.minimum(n, N - 1).to(tl.int64)[:, None] * K
         line = tl.minimum(tl.arange(0, AHEAD // 128)[None, :] * 128, K - 1)
-        prefetch(weight_start + row_start + line)
-        if SWIGLU:
-            prefetch(weight_start + N * K + row_start + line)
+        prefetch(weight_start + tl.where(column_mask, weight_row, 0).to(tl.int64)[:, None] * K + line)
     wait_for_previous(OVERLAP)
     for k in tl.range(0, K, BLOCK_K):
-        group = k // GROUP
         value = x.load([first_m * HALVES, k])
+        tile = tl.trans(tl.reshape(weight.load([0, first_n, k]), (WIDTH, BLOCK_K)))
         if GROUPED:
+            group = k // GROUP
             by_row = tl.load(x_scale + group * num_rows + token, mask=token < num_rows, other=0.0)
-        acc = _multiply(
-            value, weight.load([first_n, k]), acc, by_row,
-            weight_scale, n, n < N, group, GROUPS, SCALE_ROWS, GROUPED,
-        )  # fmt: skip
-        if SWIGLU:
-            up = _multiply(
-                value, weight.load([N + first_n, k]), up, by_row,
-                weight_scale, N + n, n < N, group, GROUPS, SCALE_ROWS, GROUPED,
-            )  # fmt: skip
-    acc = join_halves(acc, HALVES)
-    up = join_halves(up, HALVES)
+            by_column = tl.load(weight_scale + weight_row // SCALE_ROWS * GROUPS + group, mask=column_mask, other=0.0)
+            acc = tl.fma(tl.dot(value, tile).to(tl.float32), by_row[:, None] * by_column[None, :], acc)
+        else:
+            product = tl.dot(value, tile, product, out_dtype=PRODUCT)
+            if not INTEGERS:
+                if (k + BLOCK_K) % ONE_SUM == 0:
+                    acc += product
+                    product = tl.zeros([BLOCK_M, WIDTH], PRODUCT)
+    if INTEGERS:
+        sums = join_halves(product, HALVES)
+    else:
+        if not GROUPED and K % ONE_SUM > 0:
+            acc += product
+        sums = join_halves(acc, HALVES)
     m = first_m + tl.arange(0, TOKENS)
-    offset = m.to(tl.int64)[:, None] * N + n[None, :]
-    mask = (m < num_rows)[:, None] & (n < N)[None, :]
     if not GROUPED:
-        factor = tl.load(x_scale + m, mask=m < num_rows, other=0.0)[:, None]
-        acc *= factor
-        up *= factor
-        acc *= tl.load(weight_scale + n // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
-        if SWIGLU:
-            up *= tl.load(weight_scale + (N + n) // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
-    acc = load_and_finish(acc, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD)
-    tl.store(out + offset, acc.to(out.dtype.element_ty), mask=mask)
+        sums *= tl.load(x_scale + m, mask=m < num_rows, other=0.0)[:, None]
+        sums *= tl.load(weight_scale + weight_row // SCALE_ROWS, mask=column_mask, other=0.0)[None, :]
+    result, up = sums, sums
+    if SWIGLU:
+        result, up = tl.split(tl.permute(tl.reshape(sums, (TOKENS, 2, BLOCK_N)), (0, 2, 1)))
+    n = first_n + tl.arange(0, BLOCK_N)
+    mask = (m < num_rows)[:, None] & (n < N)[None, :]
+    # Offsets within the tile take half the registers of those from the beginning.
+    start = first_m.to(tl.int64) * N
+    offset = tl.arange(0, TOKENS)[:, None] * N + n[None, :]
+    result = load_and_finish(
+        result, up, bias, residual + start, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
+    )  # fmt: skip
+    tl.store(out + start + offset, result.to(out.dtype.element_ty), mask=mask)
 
 
-def scaled_gemm_config(rows: int, n: int, *, swiglu: bool, grouped: bool) -> ScaledGemmConfig:
-    """A good division for these sizes; `benchmarks/quantization.py` compares others.
-
-    Args:
-        rows: rows of x; a half is a row.
-        n: output columns.
-        swiglu: whether the weight has gates too.
-        grouped: whether channels have scales.
-    """
+def _fp8_config(rows: int, n: int, *, swiglu: bool) -> ScaledGemmConfig:
     narrow = n <= 4096  # few programs
+    if rows > 256:
+        # Two programs fit a multiprocessor: one multiplies while the other adds a sum, starts or ends.
+        return ScaledGemmConfig(128, 64 if swiglu else 128, num_warps=4, num_stages=3)
+    if swiglu or (rows > 64 and not narrow):
+        return ScaledGemmConfig(64, 64, num_warps=4, num_stages=4, ahead=256)
+    if rows > 64:
+        return ScaledGemmConfig(64, 128, num_warps=4, num_stages=4, block_k=256, ahead=256)
+    if narrow:
+        return ScaledGemmConfig(64, 32, num_warps=4, num_stages=4, block_k=512)
+    if n <= 8192:
+        return ScaledGemmConfig(64, 32, num_warps=4, num_stages=4, block_k=256, ahead=256)
+    return ScaledGemmConfig(64, 64, num_warps=8, num_stages=4, block_k=256, ahead=256)
+
+
+def _integer_config(rows: int, n: int, *, swiglu: bool) -> ScaledGemmConfig:
     if swiglu:
         if rows > 64:
-            # Two programs fit a multiprocessor: one multiplies while the other starts or ends.
             return ScaledGemmConfig(128, 64, num_warps=8, num_stages=3)
-        if grouped:
-            return ScaledGemmConfig(64, 32, num_warps=4, num_stages=6, ahead=256)
         return ScaledGemmConfig(64, 128, num_warps=4, num_stages=4, ahead=256)
     if rows > 256:
-        return ScaledGemmConfig(128, 128, num_warps=8 if grouped else 4, num_stages=3)
-    if grouped:
-        return ScaledGemmConfig(64, 32 if narrow else 64, num_warps=4, num_stages=8)
+        return ScaledGemmConfig(128, 128, num_warps=4, num_stages=3)
+    narrow = n <= 4096
     if rows > 64:
         return ScaledGemmConfig(64, 64, num_warps=4, num_stages=4 if narrow else 3, block_k=256, ahead=256)
     if narrow:
@@ -198,6 +189,30 @@ def scaled_gemm_config(rows: int, n: int, *, swiglu: bool, grouped: bool) -> Sca
     if n <= 8192:
         return ScaledGemmConfig(64, 32, num_warps=4, num_stages=4, block_k=256, ahead=256)
     return ScaledGemmConfig(64, 64, num_warps=8, num_stages=4, block_k=256, ahead=256)
+
+
+def _grouped_config(rows: int, n: int, *, swiglu: bool) -> ScaledGemmConfig:
+    if swiglu:
+        if rows > 64:
+            return ScaledGemmConfig(128, 64, num_warps=8, num_stages=3)
+        return ScaledGemmConfig(64, 32, num_warps=4, num_stages=6, ahead=256)
+    if rows > 256:
+        return ScaledGemmConfig(128, 128, num_warps=8, num_stages=3)
+    return ScaledGemmConfig(64, 32 if n <= 4096 else 64, num_warps=4, num_stages=8)
+
+
+def scaled_gemm_config(rows: int, n: int, *, swiglu: bool, grouped: bool, halves: int) -> ScaledGemmConfig:
+    """A good division for these sizes; `benchmarks/quantization.py` compares others.
+
+    Args:
+        rows: rows of x; a half is a row.
+        n: output columns.
+        swiglu: whether the weight has gates too.
+        grouped: whether channels have scales.
+        halves: rows of x a token; two for integers.
+    """
+    config = _grouped_config if grouped else _integer_config if halves == 2 else _fp8_config
+    return config(rows, n, swiglu=swiglu)
 
 
 def scaled_gemm(
@@ -229,9 +244,10 @@ def scaled_gemm(
     """
     num_rows, halves, k = x.shape
     weight_rows = weight.data.shape[0]
-    n = weight_rows // 2 if swiglu else weight_rows
+    parts = 2 if swiglu else 1
+    n = weight_rows // parts
     config = config or fitting(
-        scaled_gemm_config(num_rows * halves, n, swiglu=swiglu, grouped=weight.grouped),
+        scaled_gemm_config(num_rows * halves, n, swiglu=swiglu, grouped=weight.grouped, halves=halves),
         lambda one: one.shared_bytes(limits, swiglu=swiglu),
         limits,
     )
@@ -240,7 +256,7 @@ def scaled_gemm(
     _scaled_gemm_kernel[(tiles,)](
         TensorDescriptor(x, [rows_with_room(x.view(-1, k)), k], [k, 1], [config.block_m, config.block_k]),
         x_scale,
-        TensorDescriptor(weight.data, [weight_rows, k], [k, 1], [config.block_n, config.block_k]),
+        TensorDescriptor(weight.data, [parts, n, k], [n * k, k, 1], [parts, config.block_n, config.block_k]),
         weight.data,
         weight.scale,
         bias if bias is not None else out,
@@ -253,6 +269,7 @@ def scaled_gemm(
         SCALE_ROWS=weight.rows,
         GROUPED=weight.grouped,
         HALVES=halves,
+        ONE_SUM=CHANNELS_OF_ONE_SUM,
         BLOCK_M=config.block_m,
         BLOCK_N=config.block_n,
         BLOCK_K=config.block_k,

@@ -4,9 +4,10 @@ The arithmetic is that of `scaled_gemm.py`, and so are the bits. The division is
 first channels before it waits for the previous kernel, and copies those that follow several tiles ahead. The weight's tile is
 the left matrix of the product, so that one instruction multiplies 64 of its rows, and all rows of x fit the right one.
 
-A tile has two spans of channels, of each weight row and of each row of x: then an instruction's 64 rows are 32 weight rows
-twice. So there are twice as many programs, and a sum over K takes half as many steps, which is what bounds few rows of many
-channels. Each span is multiplied by both spans of x; half of the products are not used.
+A tile has two parts of each weight row and of each row of x: then an instruction's 64 rows are 32 weight rows twice. So there
+are twice as many programs, and a sum over K takes half as many steps, which is what bounds few rows of many channels. The
+parts are of two neighbouring spans of channels, each of which is summed on its own, tile by tile. Each part is multiplied by
+both parts of x; half of the products are not used.
 
 The two halves of an integer activation are rows of x like any other; their sums are joined at the end.
 """
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
-from draftline.kernels.triton.linear.eight_bit import join_halves
+from draftline.kernels.triton.linear.eight_bit import CHANNELS_OF_ONE_SUM, join_halves
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.linear.smaller import smaller_early_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
@@ -44,9 +45,8 @@ class ScaledGemmM16Config:
 
     Attributes:
         block_n: weight rows a program, a power of two; with SwiGLU half of them are gates.
-        block_k: channels of a span: one group where groups are summed on their own, else some. Those that are left of K are a
-            last tile.
-        early: tiles loaded before the wait for the previous kernel; so is the last one.
+        block_k: channels of a part: a group where channels have scales, else some.
+        early: tiles loaded before the wait for the previous kernel.
         num_stages: depth of the pipeline that loads the others.
         ahead: where launches overlap, channels after the early ones to prefetch before that wait.
     """
@@ -63,13 +63,11 @@ class ScaledGemmM16Config:
 
     def shared_bytes(self, limits: DeviceLimits, k: int) -> int:
         """The most shared memory of a program, for ``k`` channels."""
-        row_bytes, last = 2 * (MAX_SCALED_GEMM_M16_ROWS + self.block_n), _last(k, self.block_k)
-        early = min(self.early, k // (2 * self.block_k))
-        before = row_bytes * (early * self.block_k + last)
-        if 2 * (early * self.block_k + last) >= k:
-            return before
+        tile_bytes = 2 * (MAX_SCALED_GEMM_M16_ROWS + self.block_n) * self.block_k
+        if 2 * self.early * self.block_k >= k:
+            return tile_bytes * self.early
         # Of the early tiles, the last one is still read when the loop begins.
-        return max(before, row_bytes * self.block_k + limits.loop_bytes(row_bytes * self.block_k, self.num_stages))
+        return max(tile_bytes * self.early, tile_bytes + limits.loop_bytes(tile_bytes, self.num_stages))
 
 
 @triton.jit
@@ -89,29 +87,29 @@ def _factor(
     GROUPS: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
 ) -> tl.tensor:
-    """The scales of a group: of each weight row and token."""
-    by_token = tl.load(x_scale + group * num_rows + token, mask=token < num_rows, other=0.0)
-    return tl.load(weight_scale + weight_row // SCALE_ROWS * GROUPS + group) * by_token
+    """The scales of a group: of each weight row and token. There may be one group more than channels have."""
+    known = group < GROUPS
+    by_token = tl.load(x_scale + group * num_rows + token, mask=known & (token < num_rows), other=0.0)
+    return tl.load(weight_scale + weight_row // SCALE_ROWS * GROUPS + group, mask=known, other=0.0) * by_token
 
 
 @triton.jit
-def _own_spans(product: tl.tensor, ROWS: tl.constexpr, BLOCK_M: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
-    """Of [2 ROWS, 2 BLOCK_M] products of each span with each, those of a span with itself: [ROWS / 8, 8, BLOCK_M], twice.
+def _own_parts(product: tl.tensor, ROWS: tl.constexpr, BLOCK_M: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """Of [2 ROWS, 2 BLOCK_M] products of each part with each, those of a part with itself: [ROWS / 8, 8, BLOCK_M], twice.
 
     A thread has the rows r and r + 8 of what an instruction multiplies, so nothing moves between threads.
     """
-    spans = tl.permute(tl.reshape(product, (ROWS // 8, 2, 8, 2, BLOCK_M)), (0, 2, 4, 1, 3))
-    with_first, with_second = tl.split(spans)
+    parts = tl.permute(tl.reshape(product, (ROWS // 8, 2, 8, 2, BLOCK_M)), (0, 2, 4, 1, 3))
+    with_first, with_second = tl.split(parts)
     first, _other = tl.split(with_first)
     _other, second = tl.split(with_second)
     return first, second
 
 
 @triton.jit
-def _add_product(
+def _add_spans(
     acc: tl.tensor,
-    value: tl.tensor,
-    tile: tl.tensor,
+    product: tl.tensor,
     group: tl.tensor,
     x_scale: tl.tensor,
     token: tl.tensor,
@@ -123,28 +121,16 @@ def _add_product(
     GROUPS: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
     GROUPED: tl.constexpr,
-    INTEGERS: tl.constexpr,
-    BOTH: tl.constexpr,
 ) -> tl.tensor:
-    """``acc`` and the products of both spans, one after the other; without BOTH there is nothing in the second.
-
-    Where channels have scales, ``group`` is the first span's. Integers are added in any order, so all products of two tiles are.
-    """
-    if INTEGERS:
-        return tl.dot(tile, tl.trans(value), acc, out_dtype=tl.int32)
+    """``acc`` and the products of two spans, one after the other. Where channels have scales, ``group`` is the first span's."""
+    first, second = _own_parts(product.to(tl.float32), ROWS, BLOCK_M)
+    if GROUPED:
+        factor = _factor(x_scale, token, num_rows, weight_scale, weight_row, group, GROUPS, SCALE_ROWS)
+        acc = tl.fma(first, factor, acc)
+        factor = _factor(x_scale, token, num_rows, weight_scale, weight_row, group + 1, GROUPS, SCALE_ROWS)
+        return tl.fma(second, factor, acc)
     else:
-        if GROUPED:
-            factor = _factor(x_scale, token, num_rows, weight_scale, weight_row, group, GROUPS, SCALE_ROWS)
-            second_factor = factor
-            if BOTH:
-                second_factor = _factor(
-                    x_scale, token, num_rows, weight_scale, weight_row, group + 1, GROUPS, SCALE_ROWS
-                )  # fmt: skip
-        first, second = _own_spans(tl.dot(tile, tl.trans(value)).to(tl.float32), ROWS, BLOCK_M)
-        acc = tl.fma(first, factor, acc) if GROUPED else acc + first
-        if BOTH:
-            acc = tl.fma(second, second_factor, acc) if GROUPED else acc + second
-        return acc
+        return acc + first + second
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -166,80 +152,89 @@ def _scaled_gemm_m16_kernel(
     BLOCK_M: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    SPAN: tl.constexpr,
     EARLY: tl.constexpr,
-    LAST: tl.constexpr,
     AHEAD: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """With SWIGLU the weight is [2 N, K]: gates first. LAST is the width of a span of the last tile, 0 if tiles divide K.
+    """With SWIGLU the weight is [2 N, K]: gates first. SPAN is the number of channels of a span, which some tiles make up.
 
     x has HALVES rows a token, ``num_rows`` are the tokens.
     """
     BLOCK_N: tl.constexpr = ROWS // 2 if SWIGLU else ROWS
     # Sums of products of eight-bit integers, of less than 132,000 channels, do not overflow.
     INTEGERS: tl.constexpr = HALVES == 2 and not GROUPED
-    tl.static_assert(INTEGERS or BLOCK_K == GROUP, "groups are summed on their own")
     GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
-    STEP: tl.constexpr = 2 * BLOCK_K
-    WHOLE: tl.constexpr = K // STEP * STEP
+    TILES: tl.constexpr = SPAN // BLOCK_K  # of two spans
+    ALL_TILES: tl.constexpr = (K + 2 * SPAN - 1) // (2 * SPAN) * TILES
+    WHOLE: tl.constexpr = K % (2 * SPAN) == 0
     first = tl.program_id(0) * BLOCK_N
     # Of every 16 rows of a tile, 8 are weight rows in the first span of channels, and 8 the same rows in the second.
     tile_row = tl.arange(0, 2 * ROWS)[:, None]
-    row = tile_row // 16 * 8 + tile_row % 8
-    row_start = weight + _weight_row(row, first, N, BLOCK_N).to(tl.int64) * K
-    row_span = tile_row // 8 % 2
+    row_channel = tile_row // 8 % 2 * SPAN + tl.arange(0, BLOCK_K)[None, :]
+    row = _weight_row(tile_row // 16 * 8 + tile_row % 8, first, N, BLOCK_N).to(tl.int64) * K
+    tile_start = weight + row + row_channel
     m = tl.arange(0, 2 * BLOCK_M)[:, None]
-    x_start = x + m % BLOCK_M * K
-    x_span = m // BLOCK_M
+    value_channel = m // BLOCK_M * SPAN + tl.arange(0, BLOCK_K)[None, :]
+    value_start = x + m % BLOCK_M * K + value_channel
     seen = m % BLOCK_M // HALVES < num_rows
-    channel = tl.arange(0, BLOCK_K)[None, :]
-    tile_start = row_start + row_span * BLOCK_K + channel
-    value_start = x_start + x_span * BLOCK_K + channel
     tiles = no_tensors()
     for early in tl.static_range(EARLY):
-        tiles += (tl.load(tile_start + early * STEP),)
-    if LAST:
-        last_channel = WHOLE + tl.arange(0, LAST)[None, :]
-        tile_channel = last_channel + row_span * LAST
-        last_tile = tl.load(row_start + tile_channel, mask=tile_channel < K, other=0.0)
+        begin = early // TILES * 2 * SPAN + early % TILES * BLOCK_K
+        if WHOLE:
+            tiles += (tl.load(tile_start + begin),)
+        else:
+            tiles += (tl.load(tile_start + begin, mask=row_channel + begin < K, other=0.0),)
     if OVERLAP and AHEAD > 0:
-        line = EARLY * STEP + row_span * (AHEAD // 2) + tl.arange(0, AHEAD // 256)[None, :] * 128
-        prefetch(row_start + tl.minimum(line, K - 1))
+        # The channels after the early ones, in the first tile that is not early.
+        line = EARLY // TILES * 2 * SPAN + EARLY % TILES * BLOCK_K + tl.arange(0, AHEAD // 256)[None, :] * 128
+        prefetch(weight + row + tl.minimum(tile_row // 8 % 2 * SPAN + line, K - 1))
     wait_for_previous(OVERLAP)
     values = no_tensors()
     for early in tl.static_range(EARLY):
-        values += (tl.load(value_start + early * STEP, mask=seen, other=0.0),)
-    if LAST:
-        value_channel = last_channel + x_span * LAST
-        last_value = tl.load(x_start + value_channel, mask=seen & (value_channel < K), other=0.0)
+        begin = early // TILES * 2 * SPAN + early % TILES * BLOCK_K
+        values += (tl.load(value_start + begin, mask=seen & (value_channel + begin < K), other=0.0),)
     sum_row = tl.arange(0, ROWS // 8)[:, None, None] * 8 + tl.arange(0, 8)[None, :, None]
     sum_row = _weight_row(sum_row, first, N, BLOCK_N)
     token = tl.arange(0, BLOCK_M)[None, None, :] // HALVES
-    acc = tl.zeros(
-        [2 * ROWS, 2 * BLOCK_M] if INTEGERS else [ROWS // 8, 8, BLOCK_M], tl.int32 if INTEGERS else tl.float32
-    )
+    PRODUCT: tl.constexpr = tl.int32 if HALVES == 2 else tl.float32
+    product = tl.zeros([2 * ROWS, 2 * BLOCK_M], PRODUCT)
+    acc = tl.zeros([ROWS // 8, 8, BLOCK_M], tl.float32)
     for early in tl.static_range(EARLY):
-        acc = _add_product(
-            acc, values[early], tiles[early], 2 * early, x_scale, token, num_rows, weight_scale, sum_row,
-            ROWS, BLOCK_M, GROUPS, SCALE_ROWS, GROUPED, INTEGERS, True,
-        )  # fmt: skip
-    if EARLY * STEP < WHOLE:
-        for k in tl.range(EARLY * STEP, WHOLE, STEP):
-            value = tl.load(value_start + k, mask=seen, other=0.0)
-            acc = _add_product(
-                acc, value, tl.load(tile_start + k), k // GROUP, x_scale, token, num_rows, weight_scale, sum_row,
-                ROWS, BLOCK_M, GROUPS, SCALE_ROWS, GROUPED, INTEGERS, True,
+        product = tl.dot(tiles[early], tl.trans(values[early]), product, out_dtype=PRODUCT)
+        if not INTEGERS and (early + 1) % TILES == 0:
+            acc = _add_spans(
+                acc, product, early // TILES * 2, x_scale, token, num_rows, weight_scale, sum_row,
+                ROWS, BLOCK_M, GROUPS, SCALE_ROWS, GROUPED,
             )  # fmt: skip
-    if LAST:
-        acc = _add_product(
-            acc, last_value, last_tile, WHOLE // GROUP, x_scale, token, num_rows, weight_scale, sum_row,
-            ROWS, BLOCK_M, GROUPS, SCALE_ROWS, GROUPED, INTEGERS, K - WHOLE > LAST,
-        )  # fmt: skip
+            product = tl.zeros([2 * ROWS, 2 * BLOCK_M], PRODUCT)
+    if EARLY < ALL_TILES:
+        for index in tl.range(EARLY, ALL_TILES):
+            begin = index // TILES * 2 * SPAN + index % TILES * BLOCK_K
+            value = tl.load(value_start + begin, mask=seen & (value_channel + begin < K), other=0.0)
+            if WHOLE:
+                tile = tl.load(tile_start + begin)
+            else:
+                tile = tl.load(tile_start + begin, mask=row_channel + begin < K, other=0.0)
+            if GROUPED:
+                acc = _add_spans(
+                    acc, tl.dot(tile, tl.trans(value)), index * 2, x_scale, token, num_rows, weight_scale, sum_row,
+                    ROWS, BLOCK_M, GROUPS, SCALE_ROWS, GROUPED,
+                )  # fmt: skip
+            else:
+                product = tl.dot(tile, tl.trans(value), product, out_dtype=PRODUCT)
+                if not INTEGERS:
+                    if (index + 1) % TILES == 0:
+                        acc = _add_spans(
+                            acc, product, index, x_scale, token, num_rows, weight_scale, sum_row,
+                            ROWS, BLOCK_M, GROUPS, SCALE_ROWS, GROUPED,
+                        )  # fmt: skip
+                        product = tl.zeros([2 * ROWS, 2 * BLOCK_M], PRODUCT)
     if INTEGERS:
-        by_first, by_second = _own_spans(acc, ROWS, BLOCK_M)
+        by_first, by_second = _own_parts(product, ROWS, BLOCK_M)
         sums = tl.reshape(by_first + by_second, (ROWS, BLOCK_M))
     else:
         sums = tl.reshape(acc, (ROWS, BLOCK_M))
@@ -261,31 +256,43 @@ def _scaled_gemm_m16_kernel(
     tl.store(out + offset, result.to(out.dtype.element_ty), mask=mask)
 
 
-def scaled_gemm_m16_config(rows: int, k: int, *, in_groups: bool) -> ScaledGemmM16Config:
-    """A good division for ``rows`` weight rows of ``k`` channels; `benchmarks/quantization.py` compares others.
-
-    Args:
-        rows: weight rows.
-        k: channels.
-        in_groups: whether groups of channels are summed on their own.
-    """
+def _fp8_config(rows: int, k: int) -> ScaledGemmM16Config:
     if rows > _MANY_ROWS:
-        return ScaledGemmM16Config(64, GROUP, early=4, num_stages=4 if in_groups else 5, ahead=512)
-    if not in_groups:
-        if rows > 4096:
-            return ScaledGemmM16Config(64, 256, early=2, num_stages=3, ahead=512)
-        if k <= 2048:
-            return ScaledGemmM16Config(32, 256, early=2, num_stages=4, ahead=512)
-        return ScaledGemmM16Config(32, 512, early=1, num_stages=3, ahead=512)
+        return ScaledGemmM16Config(64, 128, early=4, num_stages=4, ahead=512)
+    if rows > 4096:
+        return ScaledGemmM16Config(32, 128, early=8, num_stages=4, ahead=512)
+    return ScaledGemmM16Config(32, 256, early=2, num_stages=4, ahead=512)
+
+
+def _integer_config(rows: int, k: int) -> ScaledGemmM16Config:
+    if rows > _MANY_ROWS:
+        return ScaledGemmM16Config(64, 128, early=4, num_stages=5, ahead=512)
+    if rows > 4096:
+        return ScaledGemmM16Config(64, 256, early=2, num_stages=3, ahead=512)
+    if k <= 2048:
+        return ScaledGemmM16Config(32, 256, early=2, num_stages=4, ahead=512)
+    return ScaledGemmM16Config(32, 512, early=1, num_stages=3, ahead=512)
+
+
+def _grouped_config(rows: int, k: int) -> ScaledGemmM16Config:
+    if rows > _MANY_ROWS:
+        return ScaledGemmM16Config(64, GROUP, early=4, num_stages=4, ahead=512)
     if k > _MANY_CHANNELS:
         return ScaledGemmM16Config(32, GROUP, early=4, num_stages=8)
     return ScaledGemmM16Config(32 if rows <= 2048 else 64, GROUP, early=4, num_stages=6, ahead=512)
 
 
-def _last(k: int, block_k: int) -> int:
-    """The width of a span of the last tile. The matrix units sum whole groups on their own."""
-    left = k % (2 * block_k)
-    return max(triton.next_power_of_2(triton.cdiv(left, 2)), GROUP) if left else 0
+def scaled_gemm_m16_config(rows: int, k: int, *, grouped: bool, halves: int) -> ScaledGemmM16Config:
+    """A good division for ``rows`` weight rows of ``k`` channels; `benchmarks/quantization.py` compares others.
+
+    Args:
+        rows: weight rows.
+        k: channels.
+        grouped: whether channels have scales.
+        halves: rows of x a token; two for integers.
+    """
+    config = _grouped_config if grouped else _integer_config if halves == 2 else _fp8_config
+    return config(rows, k)
 
 
 def scaled_gemm_m16(
@@ -306,10 +313,12 @@ def scaled_gemm_m16(
     weight_rows = weight.data.shape[0]
     n = weight_rows // 2 if swiglu else weight_rows
     config = config or fitting(
-        scaled_gemm_m16_config(weight_rows, k, in_groups=weight.grouped or halves == 1),
+        scaled_gemm_m16_config(weight_rows, k, grouped=weight.grouped, halves=halves),
         lambda one: one.shared_bytes(limits, k),
         limits,
     )
+    span = CHANNELS_OF_ONE_SUM if halves == 1 and not weight.grouped else config.block_k
+    tiles = triton.cdiv(k, 2 * span) * (span // config.block_k)
     out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
     _scaled_gemm_m16_kernel[(triton.cdiv(n, config.block_n // 2 if swiglu else config.block_n),)](
         x,
@@ -329,8 +338,8 @@ def scaled_gemm_m16(
         BLOCK_M=MAX_SCALED_GEMM_M16_ROWS,
         ROWS=config.block_n,
         BLOCK_K=config.block_k,
-        EARLY=min(config.early, k // (2 * config.block_k)),
-        LAST=_last(k, config.block_k),
+        SPAN=span,
+        EARLY=min(config.early, tiles),
         AHEAD=config.ahead,
         BIAS=bias is not None,
         SWIGLU=swiglu,

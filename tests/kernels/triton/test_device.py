@@ -63,12 +63,13 @@ def test_every_division_has_one_that_fits(capability: int) -> None:
         # Dense products of more rows have SwiGLU in a launch of its own.
         for wide in () if swiglu and rows > 64 else (False, True):
             check(gemm_config(rows, n, swiglu=swiglu, wide=wide), limits, itemsize=4 if wide else 2, swiglu=swiglu)
-        for grouped in (False, True):
-            check(scaled_gemm_config(rows, n, swiglu=swiglu, grouped=grouped), limits, swiglu=swiglu)
+        for grouped, halves in product((False, True), (1, 2)):
+            scaled = scaled_gemm_config(rows, n, swiglu=swiglu, grouped=grouped, halves=halves)
+            check(scaled, limits, swiglu=swiglu)
     for n, k in product((64, 1024, 2048, 6144, 128_000), (576, 1024, 1536, 2048, 3072, 14336)):
         check(gemm_m16_config(n, k, overlap=limits.overlaps), limits, k=k, itemsize=2)
-        for in_groups in (False, True):
-            check(scaled_gemm_m16_config(n, k, in_groups=in_groups), limits, k=k)
+        for grouped, halves in product((False, True), (1, 2)):
+            check(scaled_gemm_m16_config(n, k, grouped=grouped, halves=halves), limits, k=k)
 
 
 def check(division: Any, limits: DeviceLimits, **options: Any) -> None:

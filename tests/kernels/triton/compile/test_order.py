@@ -23,21 +23,22 @@ PRODUCTS = {
     "dense, few rows": ("llama-8b-decode", "_gemm_m16_kernel", {"SWIGLU": False}, 4096),
     "dense, tens": ("llama-8b-tens", "_gemm_kernel", {"SWIGLU": False}, 4096),
     "dense, many": ("llama-8b-chunk", "_gemm_kernel", {"SWIGLU": False}, 4096),
-    # Their loops count groups of 128 channels.
-    "fp8, few rows": ("llama-8b-fp8-4", "_scaled_gemm_m16_kernel", {"SWIGLU": False}, 4096),
+    # Its loop counts tiles of twice 128 channels.
+    "fp8, few rows": ("llama-8b-fp8-4", "_scaled_gemm_m16_kernel", {"SWIGLU": False}, 16),
+    "fp8, many": ("llama-8b-fp8-512", "_scaled_gemm_kernel", {"SWIGLU": True}, 4096),
     "fp8-block, tens": ("llama-8b-fp8-block-40", "_scaled_gemm_kernel", {"SWIGLU": False}, 4096),
     "int8, many": ("llama-8b-int8-512", "_scaled_gemm_kernel", {"SWIGLU": True}, 4096),
 }
-"""The case of `aot_cases.py`, the kernel, constants that choose a launch of it, and K."""
+"""The case of `aot_cases.py`, the kernel, constants that choose a launch of it, and the end of its loop for 4,096 channels."""
+
+TILES_OF_ONE_SUM = {"fp8, few rows": 4, "fp8, many": 4, "fp8-block, tens": 1}
+"""Products that sum groups of channels on their own, and then add them, one after the other."""
 
 ATTENTION = {
     "decode, int8": ("llama-8b-int8-cache-one", "_decode_attention_kernel", {}, 0),
     "verify, fp8": ("llama-8b-fp8-cache-verify", "_decode_attention_kernel", {}, 0),
     "decodes, int8": ("llama-8b-int8-cache-wide", "_attention_kernel", {}, 0),
 }
-
-IN_GROUPS = ("fp8, few rows", "fp8-block, tens")
-"""Products that sum groups of channels on their own, and then add them, one after the other."""
 
 # One process for all of it, without the interpreter of kernels that tests run in.
 _SCRIPT = """
@@ -118,7 +119,7 @@ def sums_of(code: str) -> list[str]:
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_is_one_chain_over_all_channels(name: str, found: Found) -> None:
-    code, (_, _, constants, steps) = found.code[name], PRODUCTS[name]
+    code, steps, tiles = found.code[name], PRODUCTS[name][3], TILES_OF_ONE_SUM.get(name)
     loop = r"scf\.for %\S+ = %c(\d+)_i32 to %(\w+) step %c(\d+)_i32 iter_args\((.*?)\) ->"
     ((begin, end, step, carried),) = re.findall(loop, code)
     early, inside = map(dots_of, re.split(loop.partition(" ")[0], code))
@@ -126,19 +127,18 @@ def test_a_product_is_one_chain_over_all_channels(name: str, found: Found) -> No
     assert end in ("K", f"c{steps}_i32"), "a program has all of K"
     assert int(begin) == len(early) * int(step), "tiles that are loaded early are the first ones"
     zeros = zeros_of(code)
-    for before, dot in zip([None, *early], early, strict=False):
-        assert dot.sums in zeros if before is None or name in IN_GROUPS else dot.sums == before.result
+    for index, (before, dot) in enumerate(zip([None, *early], early, strict=False)):
+        begins = before is None or (tiles is not None and index % tiles == 0)
+        assert dot.sums in zeros if begins else dot.sums == before.result
     starts = dict(re.findall(r"(%\w+) = (%[\w#]+)", carried))
-    num_sums = 2 if constants["SWIGLU"] else 1
-    assert len(inside) == num_sums, "gates and the others have a sum each"
-    for dot in inside:
+    (dot,) = inside
+    if tiles == 1:
+        assert dot.sums in zeros, "each group has a sum of its own"
+    else:
         # Each step adds to the sums of the step before.
-        assert starts.get(dot.sums, dot.sums) in ({early[-1].result} if early and name not in IN_GROUPS else zeros)
-        assert (dot.sums in starts) == (name not in IN_GROUPS)
+        assert starts[dot.sums] in (zeros if tiles is not None or not early else {early[-1].result})
     added_to = re.findall(r"(?:arith\.addf|math\.fma %[\w#]+, %[\w#]+,) (%\w+)[, ]", code)
-    assert sum(name in starts for name in added_to) == (num_sums if name in IN_GROUPS else 0), (
-        "to these, groups are added"
-    )
+    assert sum(name in starts for name in added_to) == (0 if tiles is None else 1), "to these, groups are added"
     assert "tt.atomic" not in code, "no other program adds to the result"
     assert not sums_of(code)
 
