@@ -15,6 +15,7 @@ from draftline.engine.bench.load.workloads import Conversation, Workload
 from draftline.engine.bench.summary import Limits, summarize
 from draftline.engine.bench.targets.target import RequestError, Target, TargetInfo
 from draftline.engine.errors import CallFailedError, UsageError
+from draftline.engine.process.startup import keep_heap
 from draftline.engine.stats import Utilization, WorkCounts
 
 BUSY_CLIENT = 0.9
@@ -73,6 +74,8 @@ class LoadBench:
                     raise CallFailedError(
                         f"the warm-up failed with {error.code}: {error}{self._hint(error)}"
                     ) from error
+                # In the middle of an answer, the garbage collector would hold up its tokens for 0.1 s.
+                keep_heap()
                 self._is_warm = True
             before = await self._target.work()
             measured = await run_load(

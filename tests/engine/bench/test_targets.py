@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import io
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 
+from draftline.engine.bench import measure
 from draftline.engine.bench.contenders.servers import PEERS, Peer, PeerError, program_of, started, version_of
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.answers import Answer
@@ -186,6 +188,19 @@ async def test_a_load_writes_lines_with_all_that_was_measured() -> None:
     assert lines[0]["cache_hit_rate"] == round(3 / 7, 4)
     assert lines[0]["engine_version"] == "9.9"
     assert lines[0]["load_options"]["output_len"] == "4"
+
+
+async def test_the_garbage_collector_stands_back_before_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it holds up the tokens of one answer while it looks through all modules."""
+    order: list[str] = []
+    monkeypatch.setattr(measure, "keep_heap", lambda: order.append("kept"))
+    async with http_server(ANSWERS, []) as url:
+        target = await connect(url, None, Access())
+        config = LoadConfig(conversations=2, prompt_len="4", output_len="4", repeats=2)
+        bench = LoadBench(target, config, ResultLines(io.StringIO(), {}))
+        await bench.measure(config.resolved(), {}, lambda _: order.append("answer"))
+        await target.close()
+    assert order == ["kept"] + 4 * ["answer"]
 
 
 async def measured_over_grpc(engine: FakeEngine, config: ServerConfig, access: Access) -> dict[str, Any]:
