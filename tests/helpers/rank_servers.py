@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from patience import PATIENCE_S
@@ -42,12 +43,11 @@ class Servers:
 
 
 def descendants(process: int) -> list[int]:
-    """The processes that a process has started, and those that they have started."""
-    children = [
-        int(child)
-        for task in Path(f"/proc/{process}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
+    """The processes that a process has started, and those that they have started. Threads may end meanwhile."""
+    children: list[int] = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children += map(int, (task / "children").read_text().split())
     return children + [pid for child in children for pid in descendants(child)]
 
 
