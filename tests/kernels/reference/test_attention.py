@@ -157,8 +157,18 @@ def test_a_float16_cache_under_float32_activations() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(9, 3, 64), (6, 6, 64), (2, 2, 80), (8, 2, 128), (2, 1, 256)])
-@pytest.mark.parametrize(("window", "soft_cap"), [(None, 0.0), (50, 0.0), (None, 1.5)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "size", "window", "soft_cap"),
+    [
+        (9, 3, 64, None, 0.0),
+        (9, 3, 64, 50, 0.0),
+        (9, 3, 64, None, 1.5),
+        (6, 6, 64, None, 0.0),
+        (2, 2, 80, None, 0.0),
+        (8, 2, 128, 50, 0.0),
+        (2, 1, 256, None, 0.0),
+    ],
+)
 def test_a_query_has_the_same_bits_in_every_batch(
     heads: int, kv_heads: int, size: int, window: int | None, soft_cap: float, dtype: torch.dtype
 ) -> None:
