@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from draftline.kernels.ops import Ops
+from draftline.kernels.reference.attention_sizes import attention_sizes
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.decoder import Decoder
@@ -22,7 +23,7 @@ from draftline.models.hf_config import HfConfig
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.weight_shapes import Shape, decoder_shapes
-from draftline.quant import UnsupportedFormatError
+from draftline.quant import UnsupportedFormatError, compute_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,9 @@ def build_model(
     Raises:
         ModelLoadError: a tensor is missing, or has a wrong shape or a format that is not supported.
     """
+    if device.type == "cpu":
+        # Tried here, so that the first step need not wait for it.
+        attention_sizes(config.head_dim, compute_dtype(dtype, device), device)
     try:
         build = FAMILIES[config.family].build
         return build(shard.checkpoint(checkpoint), shard.config(config), ops, dtype, device, shard)

@@ -15,9 +15,8 @@ _TO_SMALLEST = tl.constexpr(24576.0)
 
 
 CHANNELS_OF_ONE_SUM = 512
-"""How many FP8 products the matrix units sum on their own, where a row has one scale. They keep some 14 bits of a sum, so that
-each step of 32 products may lose one of them: longer sums would lose what FP8 itself does not. Shorter ones cost time: 128
-channels took prompts of Llama-8B a fifth longer. Part of the arithmetic: other numbers have other bits."""
+"""How many FP8 products the matrix units sum on their own, where a row has one scale. They keep some 14 bits of a sum: much
+longer sums would lose what FP8 itself does not, and shorter ones take longer (docs/benchmarks.md). Part of the arithmetic."""
 
 
 @triton.jit

@@ -158,20 +158,28 @@ def _scaled_gemm_kernel(
     tl.store(out + start + offset, result.to(out.dtype.element_ty), mask=mask)
 
 
-def _fp8_config(rows: int, n: int, *, swiglu: bool) -> ScaledGemmConfig:
-    narrow = n <= 4096  # few programs
-    if rows > 256:
-        # Two programs fit a multiprocessor: one multiplies while the other adds a sum, starts or ends.
-        return ScaledGemmConfig(128, 64 if swiglu else 128, num_warps=4, num_stages=3)
-    if swiglu or (rows > 64 and not narrow):
-        return ScaledGemmConfig(64, 64, num_warps=4, num_stages=4, ahead=256)
-    if rows > 64:
-        return ScaledGemmConfig(64, 128, num_warps=4, num_stages=4, block_k=256, ahead=256)
-    if narrow:
+_NARROW = 4096
+"""Output columns that make few programs."""
+
+
+def _few_rows_config(n: int) -> ScaledGemmConfig:
+    """Of up to 64 rows of x, with a scale a row, without SwiGLU."""
+    if n <= _NARROW:
         return ScaledGemmConfig(64, 32, num_warps=4, num_stages=4, block_k=512)
     if n <= 8192:
         return ScaledGemmConfig(64, 32, num_warps=4, num_stages=4, block_k=256, ahead=256)
     return ScaledGemmConfig(64, 64, num_warps=8, num_stages=4, block_k=256, ahead=256)
+
+
+def _fp8_config(rows: int, n: int, *, swiglu: bool) -> ScaledGemmConfig:
+    if rows > 256:
+        # Two programs fit a multiprocessor: one multiplies while the other adds a sum, starts or ends.
+        return ScaledGemmConfig(128, 64 if swiglu else 128, num_warps=4, num_stages=3)
+    if swiglu or (rows > 64 and n > _NARROW):
+        return ScaledGemmConfig(64, 64, num_warps=4, num_stages=4, ahead=256)
+    if rows > 64:
+        return ScaledGemmConfig(64, 128, num_warps=4, num_stages=4, block_k=256, ahead=256)
+    return _few_rows_config(n)
 
 
 def _integer_config(rows: int, n: int, *, swiglu: bool) -> ScaledGemmConfig:
@@ -181,14 +189,9 @@ def _integer_config(rows: int, n: int, *, swiglu: bool) -> ScaledGemmConfig:
         return ScaledGemmConfig(64, 128, num_warps=4, num_stages=4, ahead=256)
     if rows > 256:
         return ScaledGemmConfig(128, 128, num_warps=4, num_stages=3)
-    narrow = n <= 4096
     if rows > 64:
-        return ScaledGemmConfig(64, 64, num_warps=4, num_stages=4 if narrow else 3, block_k=256, ahead=256)
-    if narrow:
-        return ScaledGemmConfig(64, 32, num_warps=4, num_stages=4, block_k=512)
-    if n <= 8192:
-        return ScaledGemmConfig(64, 32, num_warps=4, num_stages=4, block_k=256, ahead=256)
-    return ScaledGemmConfig(64, 64, num_warps=8, num_stages=4, block_k=256, ahead=256)
+        return ScaledGemmConfig(64, 64, num_warps=4, num_stages=4 if n <= _NARROW else 3, block_k=256, ahead=256)
+    return _few_rows_config(n)
 
 
 def _grouped_config(rows: int, n: int, *, swiglu: bool) -> ScaledGemmConfig:
@@ -198,7 +201,7 @@ def _grouped_config(rows: int, n: int, *, swiglu: bool) -> ScaledGemmConfig:
         return ScaledGemmConfig(64, 32, num_warps=4, num_stages=6, ahead=256)
     if rows > 256:
         return ScaledGemmConfig(128, 128, num_warps=8, num_stages=3)
-    return ScaledGemmConfig(64, 32 if n <= 4096 else 64, num_warps=4, num_stages=8)
+    return ScaledGemmConfig(64, 32 if n <= _NARROW else 64, num_warps=4, num_stages=8)
 
 
 def scaled_gemm_config(rows: int, n: int, *, swiglu: bool, grouped: bool, halves: int) -> ScaledGemmConfig:

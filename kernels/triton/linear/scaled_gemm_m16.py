@@ -94,6 +94,23 @@ def _factor(
 
 
 @triton.jit
+def _begin(index: tl.tensor, TILES: tl.constexpr, SPAN: tl.constexpr, BLOCK_K: tl.constexpr) -> tl.tensor:
+    """The first channel of a tile in the first of its spans, of which each has TILES tiles."""
+    return index // TILES * 2 * SPAN + index % TILES * BLOCK_K
+
+
+@triton.jit
+def _load_tile(
+    tile_start: tl.tensor, begin: tl.tensor, row_channel: tl.tensor, K: tl.constexpr, WHOLE: tl.constexpr
+) -> tl.tensor:
+    """The weight's tile whose first channel is ``begin``. Without WHOLE, some of its channels may be none of K."""
+    if WHOLE:
+        return tl.load(tile_start + begin)
+    else:
+        return tl.load(tile_start + begin, mask=row_channel + begin < K, other=0.0)
+
+
+@triton.jit
 def _own_parts(product: tl.tensor, ROWS: tl.constexpr, BLOCK_M: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
     """Of [2 ROWS, 2 BLOCK_M] products of each part with each, those of a part with itself: [ROWS / 8, 8, BLOCK_M], twice.
 
@@ -167,6 +184,7 @@ def _scaled_gemm_m16_kernel(
     BLOCK_N: tl.constexpr = ROWS // 2 if SWIGLU else ROWS
     # Sums of products of eight-bit integers, of less than 132,000 channels, do not overflow.
     INTEGERS: tl.constexpr = HALVES == 2 and not GROUPED
+    tl.static_assert(BLOCK_K == GROUP if GROUPED else SPAN % BLOCK_K == 0, "sums are of whole tiles")
     GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
     TILES: tl.constexpr = SPAN // BLOCK_K  # of two spans
     ALL_TILES: tl.constexpr = (K + 2 * SPAN - 1) // (2 * SPAN) * TILES
@@ -183,19 +201,15 @@ def _scaled_gemm_m16_kernel(
     seen = m % BLOCK_M // HALVES < num_rows
     tiles = no_tensors()
     for early in tl.static_range(EARLY):
-        begin = early // TILES * 2 * SPAN + early % TILES * BLOCK_K
-        if WHOLE:
-            tiles += (tl.load(tile_start + begin),)
-        else:
-            tiles += (tl.load(tile_start + begin, mask=row_channel + begin < K, other=0.0),)
+        tiles += (_load_tile(tile_start, _begin(early, TILES, SPAN, BLOCK_K), row_channel, K, WHOLE),)
     if OVERLAP and AHEAD > 0:
         # The channels after the early ones, in the first tile that is not early.
-        line = EARLY // TILES * 2 * SPAN + EARLY % TILES * BLOCK_K + tl.arange(0, AHEAD // 256)[None, :] * 128
+        line = _begin(EARLY, TILES, SPAN, BLOCK_K) + tl.arange(0, AHEAD // 256)[None, :] * 128
         prefetch(weight + row + tl.minimum(tile_row // 8 % 2 * SPAN + line, K - 1))
     wait_for_previous(OVERLAP)
     values = no_tensors()
     for early in tl.static_range(EARLY):
-        begin = early // TILES * 2 * SPAN + early % TILES * BLOCK_K
+        begin = _begin(early, TILES, SPAN, BLOCK_K)
         values += (tl.load(value_start + begin, mask=seen & (value_channel + begin < K), other=0.0),)
     sum_row = tl.arange(0, ROWS // 8)[:, None, None] * 8 + tl.arange(0, 8)[None, :, None]
     sum_row = _weight_row(sum_row, first, N, BLOCK_N)
@@ -213,12 +227,9 @@ def _scaled_gemm_m16_kernel(
             product = tl.zeros([2 * ROWS, 2 * BLOCK_M], PRODUCT)
     if EARLY < ALL_TILES:
         for index in tl.range(EARLY, ALL_TILES):
-            begin = index // TILES * 2 * SPAN + index % TILES * BLOCK_K
+            begin = _begin(index, TILES, SPAN, BLOCK_K)
             value = tl.load(value_start + begin, mask=seen & (value_channel + begin < K), other=0.0)
-            if WHOLE:
-                tile = tl.load(tile_start + begin)
-            else:
-                tile = tl.load(tile_start + begin, mask=row_channel + begin < K, other=0.0)
+            tile = _load_tile(tile_start, begin, row_channel, K, WHOLE)
             if GROUPED:
                 acc = _add_spans(
                     acc, tl.dot(tile, tl.trans(value)), index * 2, x_scale, token, num_rows, weight_scale, sum_row,

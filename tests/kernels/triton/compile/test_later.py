@@ -69,7 +69,7 @@ def test_recorded_kernels_neither_run_nor_are_compiled_here(function: Function, 
 def test_steps_go_on_between_two_kernels_that_are_loaded(
     function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loading all at once held up a step for 60 ms."""
+    """Loading takes the device and Python's lock."""
     loaded: list[int] = []
     monkeypatch.setattr(later.time, "sleep", lambda _: loaded.append(len(function.device_caches[0][0])))
     recorded(function, "one", "two", "three").run()
