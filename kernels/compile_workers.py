@@ -62,6 +62,7 @@ class KernelCompileWorkers:
         # Messages keep their bounds, and one goes to one receiver.
         self._jobs, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._jobs.settimeout(_LIMIT_S)
+        self._stopped = False
         command = (sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(processes), str(niceness))
         with theirs, ExitStack() as failing:
             failing.callback(self._jobs.close)
@@ -101,12 +102,13 @@ class KernelCompileWorkers:
             logger.warning("the processes that compile kernels take too long; the rest is compiled here")
             self.stop()
             return False
-        if code:
+        if code and not self._stopped:
             logger.warning("the processes that compile kernels ended with %d; the rest is compiled here", code)
         return not code
 
     def stop(self) -> None:
-        """End the processes at once. Idempotent."""
+        """End the processes at once, also while another thread waits in `finish`. Idempotent."""
+        self._stopped = True
         self._jobs.close()
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)

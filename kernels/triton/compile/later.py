@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -42,6 +42,8 @@ class CompileLater:
         self._device = device
         self._capability = capability_of(device)
         self._found: list[MissingKernel] = []
+        self._workers: KernelCompileWorkers | None = None
+        self._stopping = Event()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -62,23 +64,31 @@ class CompileLater:
     def start(self) -> None:
         """Begin to compile what was recorded."""
         if self._found:
-            Thread(target=self.run, name="draftline-compile", daemon=True).start()
+            thread = Thread(target=self.run, name="draftline-compile", daemon=True)
+            # Python ends daemon threads wherever they are, and a process that loads a kernel then aborts.
+            atexit.register(self._stop, thread)
+            thread.start()
+
+    def _stop(self, thread: Thread) -> None:
+        """End ``thread`` and its processes: the interpreter ends."""
+        self._stopping.set()
+        if self._workers is not None:
+            self._workers.stop()
+        thread.join()
 
     def run(self) -> None:
         """Compile what was recorded. Failures are logged: the first launch compiles its kernel."""
         started = time.monotonic()
         try:
             processes = max(1, len(os.sched_getaffinity(0)) // _SHARE_OF_CORES)
-            workers = KernelCompileWorkers(processes, _NICENESS)
-            atexit.register(workers.stop)
-            try:
-                for kernel in self._found:
-                    workers.compile(kernel.job)
-                done = workers.finish()
-            finally:
-                atexit.unregister(workers.stop)
+            self._workers = workers = KernelCompileWorkers(processes, _NICENESS)
+            if self._stopping.is_set():  # `_stop` may not have seen them
+                workers.stop()
+                return
+            for kernel in self._found:
+                workers.compile(kernel.job)
             # Only what is compiled is loaded: compiling here would hold up the steps.
-            if done:
+            if workers.finish():
                 self._load()
                 logger.info("%d more kernels compiled in %.1f s", len(self._found), time.monotonic() - started)
         except Exception:
@@ -89,6 +99,8 @@ class CompileLater:
         if self._device.index is not None:
             torch.cuda.set_device(self._device)
         for kernel in self._found:
+            if self._stopping.is_set():
+                return
             kernel.load()
             time.sleep(_PAUSE_S)
 

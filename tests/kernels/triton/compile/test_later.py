@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -104,6 +105,33 @@ def test_failures_are_logged(
     with caplog.at_level(logging.ERROR):
         recorded(function, "one").run()
     assert "kernels could not be compiled in the background" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["compiling", "loading"])
+def test_the_interpreter_ends_after_the_thread(
+    function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Python ends a daemon thread wherever it is; within a C++ call, that aborts the process."""
+    at_exit: list[tuple[Callable[[Thread], None], Thread]] = []
+    monkeypatch.setattr(later.atexit, "register", lambda call, thread: at_exit.append((call, thread)))
+    reached, ended = Event(), Event()
+
+    def busy(_: object) -> bool:
+        reached.set()
+        return ended.wait(10)
+
+    monkeypatch.setattr(Workers, "stop", lambda self: ended.set())
+    if where == "compiling":
+        monkeypatch.setattr(Workers, "finish", lambda self: not busy(self))
+    else:
+        monkeypatch.setattr(later.time, "sleep", busy)
+    recorded(function, "one", "two").start()
+    ((call, thread),) = at_exit
+    assert reached.wait(10)
+    call(thread)
+    assert ended.is_set()
+    assert not thread.is_alive()
+    assert len(function.device_caches[0][0]) == (0 if where == "compiling" else 1), "what is left is not loaded"
 
 
 def test_nothing_recorded_starts_no_process(function: Function, workers: Workers) -> None:
