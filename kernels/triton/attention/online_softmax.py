@@ -238,16 +238,20 @@ def attend_own(
     history: tl.tensor,
     first_tile: tl.tensor,
     last_tile: tl.tensor,
+    whole_begin: tl.tensor,
+    whole_end: tl.tensor,
     end: tl.tensor,
     window: tl.tensor,
     scale: tl.tensor,
     BLOCK_N: tl.constexpr,
     WINDOWED: tl.constexpr,
-    MASKED: tl.constexpr,
+    PARTIAL: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Attend to the row's own new keys before ``end`` in tiles ``[first_tile, last_tile)``, from the activations.
+
+    Every query sees all keys of tiles ``[whole_begin, whole_end)``. With PARTIAL a tile may reach beyond the row's end.
 
     They are contiguous, so the hardware copies a tile at once. Columns past the head belong to another head: the query
     has zeros there, and that part of the sums is not read. The first tile must not begin before ``history``.
@@ -258,10 +262,12 @@ def attend_own(
         token = row_start + tile * BLOCK_N - history
         score = _score(query, own.load([token, key_column]).to(query.dtype), power, scale, SOFT_CAP, PRECISION)
         value = own.load([token, value_column]).to(query.dtype)
-        if MASKED:
-            score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
+        if PARTIAL:
             # Tokens past the end belong to another row: its NaN must not reach this one.
             value = tl.where((position < end)[:, None], value, 0.0)
+        # A branch, not a loop of its own: each loop fills its pipeline anew, which short prompts would feel.
+        if (tile < whole_begin) | (tile >= whole_end):
+            score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
         acc, row_max, row_sum = tile_state(score, value, factor, False, PRECISION)
         total, total_max, total_sum = join(total, total_max, total_sum, acc, row_max, row_sum, False)
     return total, total_max, total_sum

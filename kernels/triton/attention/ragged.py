@@ -167,48 +167,45 @@ def _attention_kernel(
     if OWN:
         # The history through the block table, and the tile that it shares with the row's first own keys; then own keys.
         own_tile = tl.minimum(tl.cdiv(history, BLOCK_N), end_tile)
-        whole_end = begin_tile if WINDOWED else history // BLOCK_N
-        if not WINDOWED:
+        if begin_tile < own_tile:
+            whole_end = begin_tile if WINDOWED else history // BLOCK_N
+            if not WINDOWED:
+                total, total_max, total_sum = attend_cache(
+                    query, power, total, total_max, total_sum,
+                    keys, values, key_scales, value_scales, table, kv_head, query_position,
+                    0, whole_end, end, window, scale,
+                    NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
+                    WINDOWED, False, PAIRS, SOFT_CAP, PRECISION,
+                )  # fmt: skip
             total, total_max, total_sum = attend_cache(
                 query, power, total, total_max, total_sum,
                 keys, values, key_scales, value_scales, table, kv_head, query_position,
-                0, whole_end, end, window, scale,
+                whole_end, own_tile, end, window, scale,
                 NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
-                WINDOWED, False, PAIRS, SOFT_CAP, PRECISION,
+                WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
             )  # fmt: skip
-        total, total_max, total_sum = attend_cache(
-            query, power, total, total_max, total_sum,
-            keys, values, key_scales, value_scales, table, kv_head, query_position,
-            whole_end, own_tile, end, window, scale,
-            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
-            WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
-        )  # fmt: skip
         own_tile = tl.maximum(own_tile, begin_tile)
         key_column = (NUM_HEADS + kv_head) * HEAD_DIM
         value_column = key_column + NUM_KV_HEADS * HEAD_DIM
-        # Tiles between these are seen whole by every query: no mask.
+        # Tiles between these are seen whole by every query, and tiles from the next on reach beyond the row's end.
         whole_begin = own_tile
         if WINDOWED:
             whole_begin = tl.minimum(tl.maximum(tl.cdiv(tl.maximum(end - window, 0), BLOCK_N), own_tile), end_tile)
+        whole_end = tl.minimum(tl.maximum((first_query + 1) // BLOCK_N, whole_begin), end_tile)
+        partial_tile = tl.minimum(tl.maximum(context_len // BLOCK_N, own_tile), end_tile)
+        total, total_max, total_sum = attend_own(
+            query, power, total, total_max, total_sum,
+            own, row_start, key_column, value_column, query_position, history,
+            own_tile, partial_tile, whole_begin, whole_end, context_len, window, scale,
+            BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
+        )  # fmt: skip
+        if partial_tile < end_tile:
             total, total_max, total_sum = attend_own(
                 query, power, total, total_max, total_sum,
                 own, row_start, key_column, value_column, query_position, history,
-                own_tile, whole_begin, context_len, window, scale,
+                partial_tile, end_tile, whole_begin, whole_end, context_len, window, scale,
                 BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
             )  # fmt: skip
-        whole_end = tl.minimum(tl.maximum((first_query + 1) // BLOCK_N, whole_begin), end_tile)
-        total, total_max, total_sum = attend_own(
-            query, power, total, total_max, total_sum,
-            own, row_start, key_column, value_column, query_position, history,
-            whole_begin, whole_end, context_len, window, scale,
-            BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
-        )  # fmt: skip
-        total, total_max, total_sum = attend_own(
-            query, power, total, total_max, total_sum,
-            own, row_start, key_column, value_column, query_position, history,
-            whole_end, end_tile, context_len, window, scale,
-            BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
-        )  # fmt: skip
     else:
         total, total_max, total_sum = attend_cache(
             query, power, total, total_max, total_sum,
