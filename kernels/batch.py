@@ -6,7 +6,7 @@ other). Every row reads its own paged history. A decode, a K+1-token verify and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ class Batch:
         query_lens_host: the R query lengths as the host knows them: exact, or upper bounds.
         context_lens_host: the R context lengths as the host knows them.
         longest_first: [R] int32, the rows by descending context length, to start long ones first; None: unknown.
+        logits_starts: [R + 1] int32, of the S tokens row r owns ``logits_starts[r]:logits_starts[r + 1]``, its last ones; None
+            where a row may want logits of others, or all tokens are wanted.
+        logits_lens_host: how many of the S tokens each row owns, or upper bounds; with ``logits_starts``.
     """
 
     token_ids: Tensor
@@ -42,6 +45,25 @@ class Batch:
     query_lens_host: tuple[int, ...]
     context_lens_host: tuple[int, ...]
     longest_first: Tensor | None = None
+    logits_starts: Tensor | None = None
+    logits_lens_host: tuple[int, ...] = ()
+
+    def decided(self) -> Batch | None:
+        """The S tokens alone, to attend to a cache that has all T; None without ``logits_starts``."""
+        if self.logits_starts is None:
+            return None
+        wanted = self.logits_index
+        return replace(
+            self,
+            token_ids=self.token_ids.index_select(0, wanted),
+            positions=self.positions.index_select(0, wanted),
+            cache_index=self.cache_index.index_select(0, wanted),
+            query_starts=self.logits_starts,
+            logits_index=torch.arange(wanted.shape[0], device=wanted.device),
+            query_lens_host=self.logits_lens_host,
+            logits_starts=None,
+            logits_lens_host=(),
+        )
 
 
 @dataclass(frozen=True, slots=True)

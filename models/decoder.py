@@ -127,14 +127,23 @@ class EagerForward:
         self._weights, self._eps, self._dtype, self._ops = weights, eps, dtype, ops
 
     def __call__(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
-        """[S, vocab] logits; see ``Model.forward``."""
+        """[S, vocab] logits; see ``Model.forward``.
+
+        Behind the last layer's keys and values, only the tokens whose logits are wanted go on.
+        """
         ops, eps, weights = self._ops, self._eps, self._weights
         residual = weights.embedding(batch.token_ids, self._dtype)
         copies = StateCopies(sink, residual)
+        last = len(weights.layers) - 1
+        decided = batch.decided() if last + 1 not in sink.layers else None
         for index, (layer, layer_cache) in enumerate(zip(weights.layers, cache.layers, strict=True)):
             copies.before_layer(index, residual)
-            residual = layer.attention(residual, layer.attention_norm, eps, batch, layer_cache, ops)
+            attend = layer.attention
+            if index == last and decided is not None:
+                residual = attend.decide(residual, layer.attention_norm, eps, batch, decided, layer_cache, ops)
+            else:
+                residual = attend(residual, layer.attention_norm, eps, batch, layer_cache, ops)
             residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
-        copies.finish(len(weights.layers), residual, batch)
-        wanted = residual.index_select(0, batch.logits_index)
+        copies.finish(last + 1, residual, batch)
+        wanted = residual if decided is not None else residual.index_select(0, batch.logits_index)
         return weights.head.norm_linear(wanted, weights.norm, eps, ops)

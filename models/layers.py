@@ -46,6 +46,22 @@ class Attention:
         qkv = self.qkv.norm_linear(residual, norm, eps, ops)
         return self.output.linear_add(ops.rope_attention(qkv, batch, cache, self.spec), residual, ops)
 
+    def decide(
+        self,
+        residual: Tensor,
+        norm: Tensor,
+        eps: float,
+        batch: Batch,
+        decided: Batch,
+        cache: LayerCache,
+        ops: Ops,
+    ) -> Tensor:
+        """The same for the ``decided`` tokens of the batch alone, [S, hidden]. Writes the keys and values of all."""
+        qkv = self.qkv.norm_linear(residual, norm, eps, ops)
+        queries = ops.rope_write_kv(qkv, batch, cache, self.spec).index_select(0, batch.logits_index)
+        wanted = residual.index_select(0, batch.logits_index)
+        return self.output.linear_add(ops.attention(queries, decided, cache, self.spec), wanted, ops)
+
 
 @dataclass(frozen=True, slots=True)
 class GatedMlp:

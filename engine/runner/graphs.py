@@ -155,7 +155,13 @@ class GraphExecutor(Executor):
 
     def _bounds(self, logits: int) -> GatherBounds:
         shape, max_len = self._shape, self._parts.table.tokens.shape[1]
-        return GatherBounds(shape.tokens, logits, shape.query_lens, context_lens=(max_len,) * shape.rows)
+        return GatherBounds(
+            num_tokens=shape.tokens,
+            num_logits=logits,
+            query_lens=shape.query_lens,
+            context_lens=(max_len,) * shape.rows,
+            logits_lens=(shape.drafts + 1,) * shape.rows,
+        )
 
 
 def capture_executors(parts: ExecutorParts, recorder: Recorder) -> dict[StepShape, Executor]:

@@ -312,7 +312,7 @@ def test_a_decode_step_in_a_graph(ops: TritonOps, device: torch.device, rng: tor
     embedding = draw(rng, vocab, (heads + 2 * kv_heads) * head_dim, dtype=torch.bfloat16)
     output = draw(rng, heads * head_dim, vocab, dtype=torch.bfloat16) / 8
     spec = AttentionSpec(draw(rng, 512, 2, head_dim // 2), head_dim**-0.5)
-    bounds = GatherBounds(rows * queries, rows * queries, (queries,) * rows, (512,) * rows)
+    bounds = GatherBounds(rows * queries, rows * queries, (queries,) * rows, (512,) * rows, (queries,) * rows)
     row_slots = torch.zeros(rows, dtype=torch.int64, device=device)
     plan = torch.zeros(3 * rows + 2, dtype=torch.int32, device=device)
     features = SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_P

@@ -42,7 +42,7 @@ STEP_TOKENS = 8192
 
 def _llama(kind: str, heads: int, kv_heads: int, head_dim: int, hidden: int, inner: int, vocab: int) -> dict[str, Any]:
     return {
-        "architectures": [f"{kind}ForCausalLM"], "model_type": kind.lower(), "num_hidden_layers": 1,
+        "architectures": [f"{kind}ForCausalLM"], "model_type": kind.lower(), "num_hidden_layers": 2,
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim, "hidden_size": hidden,
         "intermediate_size": inner, "vocab_size": vocab, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
         "rope_theta": 1e6, "hidden_act": "silu", "tie_word_embeddings": True, "eos_token_id": 2, "bos_token_id": 1,
@@ -131,7 +131,9 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
     config = config_from_hf(SHAPES[shape])
     ops = TritonOps.sized(DeviceLimits.known(90, 132), device=META)
     model = build_model(_Checkpoint(config), config, ops, torch.bfloat16, META)
-    cache = KVCache.allocate(1, 64, 16, config.num_kv_heads, config.head_dim, dtype=torch.bfloat16, device=META)
+    cache = KVCache.allocate(
+        config.num_layers, 64, 16, config.num_kv_heads, config.head_dim, dtype=torch.bfloat16, device=META
+    )
     table = SlotTable.allocate(max_rows, max_len + drafts, -(-(max_len + drafts) // 16), META)
     constraints = ConstraintTable.allocate(
         max_rows, config.vocab_size, words=1024, masks=64, samples=drafts + 1, device=META

@@ -55,6 +55,7 @@ def _gather_kernel(
     logits_index: tl.tensor,
     logits_slots: tl.tensor,
     logits_positions: tl.tensor,
+    logits_starts: tl.tensor,
     longest_first: tl.tensor,
     lengths: tl.tensor,
     tokens_stride: int,
@@ -76,6 +77,7 @@ def _gather_kernel(
     if row == num_rows:
         # One program more than rows: it ends the list of starts and pads the rest of the bucket.
         tl.store(query_starts + row, query_begin, mask=part == 0)
+        tl.store(logits_starts + row, logits_begin, mask=part == 0)
         for base in range(query_begin + part * BLOCK, num_tokens, parts * BLOCK):
             index = base + lane
             mask = index < num_tokens
@@ -101,6 +103,7 @@ def _gather_kernel(
     query_len = query_end - query_begin
     context_len = start + query_len
     tl.store(query_starts + row, query_begin, mask=part == 0)
+    tl.store(logits_starts + row, logits_begin, mask=part == 0)
     tl.store(context_lens + row, context_len, mask=part == 0)
     if part == 0:
         # The row's rank by context length is the number of rows before it.
@@ -147,12 +150,14 @@ class GatherBounds:
         num_logits: the length of ``logits_index``; entries past the last row's are 0.
         query_lens: each row's query length, or its bound.
         context_lens: each row's context length, or its bound.
+        logits_lens: how many logits each row wants, or its bound; empty if not to choose the tokens that decide.
     """
 
     num_tokens: int
     num_logits: int
     query_lens: tuple[int, ...]
     context_lens: tuple[int, ...]
+    logits_lens: tuple[int, ...]
 
 
 def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherBounds, block_size: int) -> Inputs:
@@ -174,6 +179,7 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
     cache_index = torch.empty_like(token_ids)
     query_starts = torch.empty(num_rows + 1, dtype=torch.int32, device=device)
     context_lens = torch.empty(num_rows, dtype=torch.int32, device=device)
+    logits_starts = torch.empty_like(query_starts)
     longest_first = torch.empty(num_rows, dtype=torch.int32, device=device)
     block_tables = torch.empty((num_rows, max_blocks), dtype=torch.int32, device=device)
     # Separate allocations: an address that is a multiple of 16 in some steps only would double the kernels that read it.
@@ -195,6 +201,7 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
         logits_index,
         logits_slots,
         logits_positions,
+        logits_starts,
         longest_first,
         slots.lengths,
         slots.tokens.stride(0),
@@ -218,6 +225,9 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
         query_lens_host=bounds.query_lens,
         context_lens_host=bounds.context_lens,
         longest_first=longest_first,
+        # Where all tokens decide, or none does, there is nothing to choose.
+        logits_starts=logits_starts if bounds.logits_lens and 0 < num_logits < num_tokens else None,
+        logits_lens_host=bounds.logits_lens,
     )
     return Inputs(batch, logits_slots, logits_positions)
 
@@ -249,6 +259,8 @@ def gather(
         num_logits=sum(logits_counts),
         query_lens=tuple(map(_query_bound, query_lens, logits_counts)),
         context_lens=tuple(map(add, starts, query_lens)),
+        # Each number would be a kernel of its own, which a step would wait for.
+        logits_lens=logits_counts if max(logits_counts, default=0) <= 1 else (),
     )
     return gather_planned(slots, rows, plan, bounds, block_size)
 

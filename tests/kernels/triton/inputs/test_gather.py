@@ -113,7 +113,9 @@ def test_a_start_may_be_known_to_the_device_alone(
 
 def test_a_bucket_larger_than_the_plan_is_padded(slots: SlotTable, device: torch.device) -> None:
     plan = torch.tensor(plan_on_host((2, 0, 0), (5, 0, 0), (2, 0, 0)), dtype=torch.int32, device=device)
-    bounds = GatherBounds(num_tokens=9, num_logits=6, query_lens=(3, 3, 3), context_lens=(100, 100, 100))
+    bounds = GatherBounds(
+        num_tokens=9, num_logits=6, query_lens=(3, 3, 3), context_lens=(100, 100, 100), logits_lens=(2, 2, 2)
+    )
     inputs = gather_planned(slots, torch.tensor([2, 0, 0], device=device), plan, bounds, BLOCK_SIZE)
     batch = inputs.batch
     assert inputs.slots.tolist() == [2, 2, 0, 0, 0, 0]
@@ -126,3 +128,24 @@ def test_a_bucket_larger_than_the_plan_is_padded(slots: SlotTable, device: torch
     assert batch.cache_index[2:].tolist() == [-1] * 7
     assert batch.logits_index.tolist() == [0, 1, 0, 0, 0, 0]
     assert batch.query_lens_host == (3, 3, 3)
+    assert batch.logits_starts is not None
+    assert batch.logits_starts.tolist() == [0, 2, 2, 2]
+    assert batch.logits_lens_host == (2, 2, 2)
+
+
+def test_the_tokens_that_decide_are_a_batch_of_their_own(slots: SlotTable, device: torch.device) -> None:
+    chosen, query_lens, counts = torch.tensor([2, 4, 1], device=device), (6, 7, 1), (1, 0, 1)
+    batch = gather(slots, chosen, query_lens, (12, 80, 32), counts, BLOCK_SIZE).batch
+    decided = batch.decided()
+    assert decided is not None
+    assert decided.positions.tolist() == [17, 32]
+    assert torch.equal(decided.token_ids, batch.token_ids[batch.logits_index])
+    assert torch.equal(decided.cache_index, batch.cache_index[batch.logits_index])
+    assert decided.query_starts.tolist() == [0, 1, 1, 2]
+    assert decided.context_lens.tolist() == [18, 87, 33]
+    assert decided.query_lens_host == counts
+    assert decided.logits_index.tolist() == [0, 1]
+    assert decided.decided() is None
+    # None is wanted; several of one row; all.
+    for counts in ((0, 0, 0), (2, 0, 1), query_lens):
+        assert gather(slots, chosen, query_lens, (12, 80, 32), counts, BLOCK_SIZE).batch.decided() is None
