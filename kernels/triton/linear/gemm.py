@@ -140,7 +140,7 @@ def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
         if n > 4096:
             return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=5)
         if n > 1024:
-            return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=8, num_stages=4)
+            return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
         return GemmConfig(block_m=64, block_n=32, block_k=128, num_warps=4, num_stages=5)
     if n > 1024:
         return GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)

@@ -41,8 +41,8 @@ def _quantize_kernel(
     OVERLAP: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
-    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
-    col = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    first = tl.program_id(1) * GROUPS
+    col = first * GROUP + tl.arange(0, GROUPS * GROUP)
     mask = col < K
     if NORM:
         # The weight depends neither on the row nor on earlier kernels.
@@ -50,27 +50,26 @@ def _quantize_kernel(
     wait_for_previous(OVERLAP)
     value = tl.load(x + row * x_stride + col, mask=mask, other=0.0).to(tl.float32)
     if NORM:
-        # Read once more, as one row: in groups, the tree would cross warps at every level. This read hits the L1 cache.
-        flat = tl.program_id(1) * GROUPS * GROUP + tl.arange(0, GROUPS * GROUP)
-        whole = tl.load(x + row * x_stride + flat, mask=flat < K, other=0.0).to(tl.float32)
-        mean_square = tl.sum(tree_sum(square(whole)[None, :]), axis=0) / K
+        mean_square = tl.sum(tree_sum(square(value)[None, :]), axis=0) / K
         value = value * tl.rsqrt(mean_square + eps) * weight
-    largest = tl.max(tl.abs(value), axis=1)
-    if not GROUPED:
-        largest = tl.max(largest, axis=0) + tl.zeros([GROUPS], tl.float32)
+    if GROUPED:
+        largest = tl.max(tl.reshape(tl.abs(value), (GROUPS, GROUP)), axis=1)
+        group = first + tl.arange(0, GROUPS)
+        tl.store(scales + group * num_rows + row, largest / LARGEST, mask=group * GROUP < K)
+    else:
+        largest = tl.max(tl.abs(value), axis=0)
+        tl.store(scales + row, largest / LARGEST)
     # Of zeros alone, the scale is zero and any factor will do.
     inverse = LARGEST / tl.maximum(largest, 1.0e-30)
-    value = tl.clamp(value * inverse[:, None], -LARGEST, LARGEST)
+    if GROUPED:
+        inverse = tl.reshape(tl.broadcast_to(inverse[:, None], (GROUPS, GROUP)), (GROUPS * GROUP,))
+    value = tl.clamp(value * inverse, -LARGEST, LARGEST)
     if HALVES == 2:
         high, low = round_to_halves(value)
         tl.store(out + 2 * row * K + col, high, mask=mask)
         tl.store(out + (2 * row + 1) * K + col, low, mask=mask)
     else:
         tl.store(out + row * K + col, round_to(value, out.dtype.element_ty), mask=mask)
-    if GROUPED:
-        tl.store(scales + group * num_rows + row, largest / LARGEST, mask=group * GROUP < K)
-    else:
-        tl.store(scales + row, tl.max(largest, axis=0) / LARGEST)
 
 
 def halves_of(weight_type: torch.dtype) -> int:

@@ -29,9 +29,6 @@ from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 from draftline.kernels.triton.rows import empty_rows, rows_with_room
 
-_TILES_TOGETHER = 8
-"""Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
-
 
 @dataclass(frozen=True, slots=True)
 class ScaledGemmConfig:
@@ -44,6 +41,7 @@ class ScaledGemmConfig:
         num_stages: depth of the pipeline that loads both tiles.
         block_k: channels an iteration: a group where channels have scales; of other FP8, a part of one sum.
         ahead: where launches overlap, channels of each weight row to prefetch before the wait for the previous kernel.
+        tiles_together: row tiles whose programs run next to each other, so that they share tiles in the L2 cache.
     """
 
     block_m: int
@@ -52,6 +50,7 @@ class ScaledGemmConfig:
     num_stages: int
     block_k: int = GROUP
     ahead: int = 0
+    tiles_together: int = 8
 
     def smaller(self) -> ScaledGemmConfig | None:
         """The next smaller division with the same results; None if there is none."""
@@ -172,6 +171,9 @@ def _few_rows_config(n: int) -> ScaledGemmConfig:
 
 
 def _fp8_config(rows: int, n: int, *, swiglu: bool) -> ScaledGemmConfig:
+    if rows > 1024:
+        # Here the power limit decides: large tiles, and many that share weights, move the fewest bytes.
+        return ScaledGemmConfig(128, 128 if swiglu else 256, num_warps=8, num_stages=4, tiles_together=32)
     if rows > 256:
         # Two programs fit a multiprocessor: one multiplies while the other adds a sum, starts or ends.
         return ScaledGemmConfig(128, 64 if swiglu else 128, num_warps=4, num_stages=3)
@@ -277,7 +279,7 @@ def scaled_gemm(
         BLOCK_N=config.block_n,
         BLOCK_K=config.block_k,
         AHEAD=config.ahead,
-        TILES_TOGETHER=_TILES_TOGETHER,
+        TILES_TOGETHER=config.tiles_together,
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,
