@@ -139,12 +139,13 @@ def _token_ids(ids: object) -> Prompt:
     if not _is_collection(ids):
         raise _wrong_prompt(kind_of(ids))
     given = list(ids)
-    # By type first: prompts are long, and nearly all are lists of int.
-    wrong = tuple(kind for kind in set(map(type, given)) if not _is_integer(kind))
+    # By type: prompts are long, and nearly all are lists of int.
+    kinds = set(map(type, given))
+    wrong = tuple(kind for kind in kinds if not _is_integer(kind))
     if wrong:
         index, token = next((i, token) for i, token in enumerate(given) if type(token) in wrong)
         raise InvalidRequestError(FieldViolation(f"token_ids.ids[{index}]", f"must be an int, not {kind_of(token)}"))
-    tokens: list[int] = [operator.index(token) for token in given]  # type: ignore[arg-type]
+    tokens: list[int] = given if kinds == {int} else [operator.index(token) for token in given]  # type: ignore[assignment, arg-type]
     if tokens and not 0 <= min(tokens) <= max(tokens) <= UINT32_MAX:
         index = next(i for i, token in enumerate(tokens) if not 0 <= token <= UINT32_MAX)
         raise InvalidRequestError(FieldViolation(f"token_ids.ids[{index}]", f"{given[index]} is not a token id"))

@@ -297,6 +297,8 @@ class RequestBuilder:
 
     def _out_of_range(self, field: str, ids: Seq[int] | dict[int, float]) -> Iterator[FieldViolation]:
         vocab = self._info.config.vocab_size
+        if not ids or (min(ids) >= 0 and max(ids) < vocab):
+            return
         places = ids if isinstance(ids, dict) else range(len(ids))  # a mapping's entries are named by their keys
         for index, token in zip(places, ids, strict=True):
             if not 0 <= token < vocab:
