@@ -59,7 +59,8 @@ test-pydantic: setup-dev ## run the tests of types with the oldest pydantic
 	@PYTHONPATH=$(OLDEST) $(BIN)/pytest -m 'slow or not slow' tests/structured/types $(PYTEST_FLAGS)
 
 test-gpu: setup-dev ## run the tests that need a GPU
-	@$(BIN)/pytest tests/gpu $(GPU_FLAGS)
+	@$(BIN)/pytest tests/gpu --ignore tests/gpu/test_parallel.py $(GPU_FLAGS)
+	@$(BIN)/pytest tests/gpu/test_parallel.py $(GPU_FLAGS)
 
 check: lint types imports proto kernels ## run every static check
 

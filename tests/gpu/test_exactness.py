@@ -62,7 +62,9 @@ PARAMETERS = [
 
 
 @pytest.fixture(scope="module", params=PARAMETERS)
-def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+def engines(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nothing_compiled_behind: None
+) -> Iterator[Engines]:
     case: Case = request.param
     eight_bit_floats = "fp8" in (case.quantization, case.kv_cache_dtype)
     if eight_bit_floats and DEVICE == "cuda" and torch.cuda.get_device_capability() < (8, 9):

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here"),
+    pytest.mark.long,
+]
 
 CARD = Path(__file__).parents[1] / "helpers" / "small_card.py"
 
