@@ -30,8 +30,8 @@ class Batch:
         query_lens_host: the R query lengths as the host knows them: exact, or upper bounds.
         context_lens_host: the R context lengths as the host knows them.
         longest_first: [R] int32, the rows by descending context length, to start long ones first; None: unknown.
-        logits_starts: [R + 1] int32, of the S tokens row r owns ``logits_starts[r]:logits_starts[r + 1]``, its last ones; None
-            where a row may want logits of others, or all tokens are wanted.
+        logits_starts: [R + 1] int32, of the S tokens row r owns ``logits_starts[r]:logits_starts[r + 1]``, its last ones; None:
+            all T tokens go through every layer whole.
         logits_lens_host: how many of the S tokens each row owns, or upper bounds; with ``logits_starts``.
     """
 

@@ -150,7 +150,7 @@ class GatherBounds:
         num_logits: the length of ``logits_index``; entries past the last row's are 0.
         query_lens: each row's query length, or its bound.
         context_lens: each row's context length, or its bound.
-        logits_lens: how many logits each row wants, or its bound; empty if not to choose the tokens that decide.
+        logits_lens: how many logits each row wants, or its bound; empty: all tokens go through every layer whole.
     """
 
     num_tokens: int

@@ -61,11 +61,20 @@ class ScaledGemmM16Config:
         """The next smaller division with the same results; None if there is none."""
         return smaller_early_product(self, self.early, least_k=GROUP)
 
-    def shared_bytes(self, limits: DeviceLimits, k: int) -> int:
+    def span(self, *, grouped: bool, halves: int) -> int:
+        """Channels of a span: a sum of FP8; of others a tile's, since scales or int32 sums make each a sum of its own."""
+        return self.block_k if grouped or halves == 2 else CHANNELS_OF_ONE_SUM
+
+    def tiles(self, k: int, span: int) -> int:
+        """Tiles of ``k`` channels, each of which has parts of two spans of ``span`` channels."""
+        return -(-k // (2 * span)) * (span // self.block_k)
+
+    def shared_bytes(self, limits: DeviceLimits, k: int, *, grouped: bool, halves: int) -> int:
         """The most shared memory of a program, for ``k`` channels."""
         tile_bytes = 2 * (MAX_SCALED_GEMM_M16_ROWS + self.block_n) * self.block_k
-        if 2 * self.early * self.block_k >= k:
-            return tile_bytes * self.early
+        tiles = self.tiles(k, self.span(grouped=grouped, halves=halves))
+        if self.early >= tiles:
+            return tile_bytes * tiles
         # Of the early tiles, the last one is still read when the loop begins.
         return max(tile_bytes * self.early, tile_bytes + limits.loop_bytes(tile_bytes, self.num_stages))
 
@@ -325,11 +334,10 @@ def scaled_gemm_m16(
     n = weight_rows // 2 if swiglu else weight_rows
     config = config or fitting(
         scaled_gemm_m16_config(weight_rows, k, grouped=weight.grouped, halves=halves),
-        lambda one: one.shared_bytes(limits, k),
+        lambda one: one.shared_bytes(limits, k, grouped=weight.grouped, halves=halves),
         limits,
     )
-    span = CHANNELS_OF_ONE_SUM if halves == 1 and not weight.grouped else config.block_k
-    tiles = triton.cdiv(k, 2 * span) * (span // config.block_k)
+    span = config.span(grouped=weight.grouped, halves=halves)
     out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
     _scaled_gemm_m16_kernel[(triton.cdiv(n, config.block_n // 2 if swiglu else config.block_n),)](
         x,
@@ -350,7 +358,7 @@ def scaled_gemm_m16(
         ROWS=config.block_n,
         BLOCK_K=config.block_k,
         SPAN=span,
-        EARLY=min(config.early, tiles),
+        EARLY=min(config.early, config.tiles(k, span)),
         AHEAD=config.ahead,
         BIAS=bias is not None,
         SWIGLU=swiglu,

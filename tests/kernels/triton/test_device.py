@@ -66,10 +66,16 @@ def test_every_division_has_one_that_fits(capability: int) -> None:
         for grouped, halves in product((False, True), (1, 2)):
             scaled = scaled_gemm_config(rows, n, swiglu=swiglu, grouped=grouped, halves=halves)
             check(scaled, limits, swiglu=swiglu)
-    for n, k in product((64, 1024, 2048, 6144, 128_000), (576, 1024, 1536, 2048, 3072, 14336)):
+    for n, k in product((64, 1024, 2048, 6144, 128_000), (384, 576, 1024, 1536, 2048, 3072, 14336)):
         check(gemm_m16_config(n, k, overlap=limits.overlaps), limits, k=k, itemsize=2)
         for grouped, halves in product((False, True), (1, 2)):
-            check(scaled_gemm_m16_config(n, k, grouped=grouped, halves=halves), limits, k=k)
+            check(
+                scaled_gemm_m16_config(n, k, grouped=grouped, halves=halves),
+                limits,
+                k=k,
+                grouped=grouped,
+                halves=halves,
+            )
 
 
 def check(division: Any, limits: DeviceLimits, **options: Any) -> None:
