@@ -93,6 +93,11 @@ class Sequence:
         return self.constraint.on_host
 
     @property
+    def wants_prompt_logits(self) -> bool:
+        """Whether all tokens that it computes need logits: until its first output, for its prompt's log-probabilities."""
+        return self.sampling.prompt_logprobs is not None and self.known <= self.prompt_len
+
+    @property
     def known(self) -> int:
         """Upper bound of the tokens that the device knows once all launched steps have run. Exact if none is unread."""
         return len(self.tokens) + self.unread

@@ -16,6 +16,10 @@ from draftline.engine.scheduling.queue import PriorityQueue
 DraftLength = Callable[[Sequence], int]
 """How many drafts a sequence wants in this step. Called only if the step reaches the sequence's last known token."""
 
+MAX_PROMPT_LOGITS = 512
+"""The most tokens that one step computes of prompts whose log-probabilities are wanted: all of them need logits, which would take
+gigabytes in a step of thousands. Each such prompt gets one token at least."""
+
 
 class Planner:
     """Hands out one step's token budget, and the blocks and slots that the step needs."""
@@ -33,6 +37,7 @@ class Planner:
         self._waiting = waiting
         self._draft_len = draft_len
         self._tokens = token_budget  # the rest of the budget
+        self._prompt_logits = MAX_PROMPT_LOGITS  # the rest of these
         self._owed_tokens = 0  # of the rest: one for each decoding row that is not planned yet
         self._owed_blocks = 0  # blocks that rows not planned yet must have
 
@@ -118,6 +123,9 @@ class Planner:
         # A prompt chunk leaves one token for each decoding row that is not planned yet.
         start = sequence.computed
         count = 1 if pending == 1 else min(pending, max(1, self._tokens - self._owed_tokens))
+        if pending > 1 and sequence.wants_prompt_logits:
+            count = min(count, max(1, self._prompt_logits))
+            self._prompt_logits -= count
         self._tokens -= count
 
         # The row samples, and may draft, only if it reaches the last known token.

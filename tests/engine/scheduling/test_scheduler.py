@@ -11,6 +11,7 @@ import pytest
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Plan, Row, Sequence
+from draftline.engine.scheduling.planner import MAX_PROMPT_LOGITS
 from draftline.engine.scheduling.scheduler import Scheduler, no_drafts
 
 arrival_times = count()
@@ -156,6 +157,14 @@ class TestComputing:
         assert not plan.rows[0].samples
         scheduler.commit(plan, [[]])
         assert [shape(step(scheduler)) for _ in range(3)] == [[(4, 4, 0)], [(8, 2, 0)], [(10, 1, 0)]]
+
+    def test_prompts_whose_log_probabilities_are_wanted_share_few_tokens_a_step(self) -> None:
+        """All of these need logits at once."""
+        scheduler = make(num_blocks=1000, token_budget=2000, max_model_len=4000)
+        add(scheduler, sequence(700, prompt_logprobs=0), sequence(30, prompt_logprobs=5), sequence(900))
+        assert shape(step(scheduler)) == [(0, MAX_PROMPT_LOGITS, 0), (0, 1, 0), (0, 900, 0)]
+        assert shape(step(scheduler)) == [(MAX_PROMPT_LOGITS, 700 - MAX_PROMPT_LOGITS, 0), (1, 29, 0), (900, 1, 0)]
+        assert shape(step(scheduler)) == [(700, 1, 0), (30, 1, 0), (901, 1, 0)]
 
     def test_prompt_chunks_leave_a_token_for_each_decoding_row_behind_them(self) -> None:
         scheduler = make(token_budget=4)
