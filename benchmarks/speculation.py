@@ -42,10 +42,10 @@ from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.speculation.compare import measure_all, table
+from draftline.engine.bench.speculation.engines import running
 from draftline.engine.bench.speculation.prompts import Question, chats, extraction, random_tokens, read_spec_bench
 from draftline.engine.config import EngineConfig
 from draftline.engine.protocol import GenerateRequest
-from draftline.engine.threaded_engine import start_engine
 from draftline.spec.synthetic import chance_of_length
 
 
@@ -164,8 +164,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         except (OSError, ValueError) as error:
             raise SystemExit(str(error)) from None
         with ExitStack() as engines:
-            plain = engines.enter_context(start_engine(without))
-            drafting = [engines.enter_context(start_engine(config)) for config in configs]
+            plain = engines.enter_context(running(without))
+            drafting = [engines.enter_context(running(config)) for config in configs]
             conditions = Conditions.now(torch.device(plain.info.device))
             for concurrency in map(int, arguments.concurrency.split(",")):
                 for about, requests in _requests(arguments, concurrency, plain.info.config.vocab_size):

@@ -111,6 +111,17 @@ def test_a_tiny_model_gives_equal_answers_in_every_column(
         assert result["commit"]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not EXACT, reason="this CPU's kernels, or those chosen for it, are only close")
+def test_a_divided_model_has_a_process_for_each_column(shape: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    options = "--limit 4 --max-tokens 8 --dtype float32 --suites greedy --set device=cpu --set kv_cache_memory_gib=0.01"
+    main(f"--shape {shape} {options} --set tensor_parallel_size=2 --columns ngram --output {out}".split())
+    results = lines(out)
+    assert [(result["column"], result["equal"]) for result in results] == [("alone", 4), ("ngram", 4)]
+    assert all(result["count"] > 0 for result in results)
+
+
 def test_another_arithmetic_fails_and_the_first_difference_is_named(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,18 +6,22 @@ import io
 import json
 import re
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from drafts.plot import main as draw
 from drafts.plot import series
+from fake_engine import FakeEngine
 from rich.console import Console
 from speculation import _arguments, _configurations, _requests, main
 
-from draftline.engine.bench.speculation.answers import Answers, since
+from draftline.engine.bench.speculation.answers import Answers, ask, since
 from draftline.engine.bench.speculation.compare import compare, measure_all, table
 from draftline.engine.bench.speculation.prompts import Question, extraction, random_tokens, read_spec_bench
-from draftline.engine.stats import DrafterStats, StepTimes
+from draftline.engine.params import SamplingParams
+from draftline.engine.protocol import GenerateRequest
+from draftline.engine.stats import DrafterStats, EngineStats, StepTimes
 
 
 def dataset(path: Path, count: int) -> Path:
@@ -102,10 +106,16 @@ def test_invalid_arguments_are_rejected(arguments: list[str], message: str, caps
 
 
 @pytest.mark.parametrize(
-    ("fields", "drafter"),
-    [({}, "draft_model"), pytest.param({"draft_vocab_size": 100}, "eagle3", marks=pytest.mark.slow)],
+    ("fields", "drafter", "ranks"),
+    [
+        ({}, "draft_model", 1),
+        pytest.param({"draft_vocab_size": 100}, "ngram+eagle3", 1, marks=pytest.mark.slow),
+        pytest.param({}, "draft_model", 2, marks=pytest.mark.slow),
+    ],
 )
-def test_a_run_on_random_weights_is_marked_synthetic(tmp_path: Path, fields: dict[str, int], drafter: str) -> None:
+def test_a_run_on_random_weights_is_marked_synthetic(
+    tmp_path: Path, fields: dict[str, int], drafter: str, ranks: int
+) -> None:
     shape = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 300, "hidden_size": 32,
         "intermediate_size": 64, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -118,6 +128,7 @@ def test_a_run_on_random_weights_is_marked_synthetic(tmp_path: Path, fields: dic
     out = tmp_path / "out.jsonl"
     arguments = f"--dataset random --shape {tmp_path}/shape.json --draft-shape {tmp_path}/draft.json --concurrency 2"
     options = "--rounds 1 --set draft_length=fixed --set device=cpu --set kv_cache_memory_gib=0.1"
+    options += f" --set tensor_parallel_size={ranks}"
     main(f"{arguments} --acceptance-length 3.0 {options} --output {out}".split())
     (line,) = out.read_text().splitlines()
     result = json.loads(line)
@@ -126,6 +137,26 @@ def test_a_run_on_random_weights_is_marked_synthetic(tmp_path: Path, fields: dic
     assert result["acceptance_length"] == pytest.approx(3.0, abs=0.3)
     assert result["tokens"] == 512
     assert "SYNTHETIC" in str(table([result]).title)
+
+
+def test_statistics_may_come_behind_the_answers() -> None:
+    """An engine in another process sends its own now and then."""
+    empty = FakeEngine().stats()
+
+    class Late(FakeEngine):
+        asked = 0
+
+        def stats(self) -> EngineStats:
+            self.asked += 1
+            drafter = DrafterStats("ngram", 9, (9,), (4,)) if self.asked > 3 else DrafterStats("ngram")
+            return replace(empty, generated_tokens=8 if self.asked > 3 else 0, drafter=drafter)
+
+    engine = Late()
+    requests = [GenerateRequest("abc", SamplingParams(max_tokens=4, ignore_eos=True)) for _ in range(2)]
+    answers = ask(engine, requests, 2)
+    assert [len(tokens) for tokens in answers.tokens] == [4, 4]
+    assert answers.drafts.drafted_by_position == (9,)
+    engine.close()
 
 
 def test_speed_ups_are_plotted_by_label(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from draftline.engine.bench.exact.answers import EngineAnswers
+from draftline.engine.bench.exact.answers import EngineAnswers, answer_in_fresh_process
 from draftline.engine.bench.exact.columns import ALONE, Column, columns
 from draftline.engine.bench.exact.results import compare
 from draftline.engine.config import EngineConfig
@@ -26,7 +26,9 @@ def measure(
 
     def answers_of(column: Column, chosen: Mapping[str, Sequence[GenerateRequest]]) -> EngineAnswers:
         config = EngineConfig.model_validate(dict(common) | dict(column.options))
-        answers = column.ask(config, list(chosen.values()), column.concurrencies, column.count)
+        # A process divides a model between devices once.
+        ask = column.ask if config.tensor_parallel_size == 1 else answer_in_fresh_process
+        answers = ask(config, list(chosen.values()), column.concurrencies, column.count)
         # The engine's memory, before the next one takes its own, perhaps in another process.
         gc.collect()
         torch.cuda.empty_cache()

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from draftline.engine.outputs import Delta, Failed, Finished, Update
-from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.protocol import Chat, EngineClient, GenerateRequest
 from draftline.engine.request.tokenization import tokenize
-from draftline.engine.stats import DrafterStats
-from draftline.engine.threaded_engine import ThreadedEngine
+from draftline.engine.stats import DrafterStats, EngineStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class Answers:
     Attributes:
         tokens: the token ids of each answer, in the order of the requests.
         seconds: wall time of all answers.
-        cpu_seconds: of all threads of the process, in that time.
+        cpu_seconds: of all threads of this process, in that time; not those of an engine in another one.
         drafts: the statistics of the drafter during that time.
     """
 
@@ -36,7 +35,7 @@ class Answers:
         return sum(map(len, self.tokens)) / self.seconds
 
 
-def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency: int) -> Answers:
+def ask(engine: EngineClient, requests: Sequence[GenerateRequest], concurrency: int) -> Answers:
     """Answer all requests, ``concurrency`` of them at a time.
 
     Prompts are tokenized before the clock starts. In this process that would hold up the engine, and a server does it in
@@ -52,7 +51,7 @@ def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency
             inbox.put(update)
 
     requests = [_tokenized(engine, request) for request in requests]
-    before = engine.stats().drafter
+    before = engine.stats()
     answers: list[list[int]] = [[] for _ in requests]
     start, cpu = time.perf_counter(), time.process_time()
     submitted = finished = 0
@@ -69,10 +68,18 @@ def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency
             case Finished():
                 finished += 1
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    return Answers(tuple(map(tuple, answers)), seconds, since(engine.stats().drafter, before), cpu)
+    after = _stats_with(engine, before.generated_tokens + sum(map(len, answers)))
+    return Answers(tuple(map(tuple, answers)), seconds, since(after.drafter, before.drafter), cpu)
 
 
-def _tokenized(engine: ThreadedEngine, request: GenerateRequest) -> GenerateRequest:
+def _stats_with(engine: EngineClient, generated_tokens: int) -> EngineStats:
+    """The statistics, once they have these tokens: an engine in another process sends them later than its updates."""
+    while (stats := engine.stats()).generated_tokens < generated_tokens and not engine.stopped.done():
+        time.sleep(0.01)
+    return stats
+
+
+def _tokenized(engine: EngineClient, request: GenerateRequest) -> GenerateRequest:
     prompt = request.prompt
     if not isinstance(prompt, str | Chat):
         return request

@@ -11,16 +11,15 @@ from rich.table import Table
 
 from draftline.engine.bench.noise import paired_ratio
 from draftline.engine.bench.speculation.answers import Answers, ask
-from draftline.engine.protocol import GenerateRequest
-from draftline.engine.threaded_engine import ThreadedEngine
+from draftline.engine.protocol import EngineClient, GenerateRequest
 
 _WARM_UP = 16
 """Requests of a warm-up, at the least: acceptance rates are learned from them."""
 
 
 def measure(
-    plain: ThreadedEngine,
-    drafting: ThreadedEngine,
+    plain: EngineClient,
+    drafting: EngineClient,
     requests: Sequence[GenerateRequest],
     concurrency: int,
     rounds: int,
@@ -44,8 +43,8 @@ def measure(
 
 
 def measure_all(
-    plain: ThreadedEngine,
-    drafting: Sequence[ThreadedEngine],
+    plain: EngineClient,
+    drafting: Sequence[EngineClient],
     requests: Sequence[GenerateRequest],
     concurrency: int,
     rounds: int,

@@ -62,9 +62,9 @@ def speculation(
     plain = EngineConfig.model_validate({**without, "synthetic_acceptance": None, "drafter": "none"})
     find_models(drafting)
     from draftline.engine.bench.speculation.compare import measure, table  # these import torch, which takes seconds
-    from draftline.engine.threaded_engine import start_engine
+    from draftline.engine.bench.speculation.engines import running
 
-    with start_engine(plain) as first, start_engine(drafting) as second:
+    with running(plain) as first, running(drafting) as second:
         steps = len(limits) * 2 * (rounds + 1)
         about = {
             **conditions(),
