@@ -42,7 +42,7 @@ from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.speculation.compare import measure_all, table
-from draftline.engine.bench.speculation.engines import running
+from draftline.engine.bench.speculation.engines import in_own_process, running
 from draftline.engine.bench.speculation.prompts import Question, chats, extraction, random_tokens, read_spec_bench
 from draftline.engine.config import EngineConfig
 from draftline.engine.protocol import GenerateRequest
@@ -77,6 +77,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--temperature", default="0", help="comma-separated; each request has its seed (default: 0)")
     parser.add_argument(
         "--by-category", action="store_true", help="measure each category of the questions by itself, too"
+    )
+    parser.add_argument(
+        "--engine-process",
+        action=argparse.BooleanOptionalAction,
+        help="each engine in a process of its own, as a server's (default: on a GPU, as a server)",
     )
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     parser.add_argument("--plot", type=Path, help="plot the speed-ups to this SVG file")
@@ -164,8 +169,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         except (OSError, ValueError) as error:
             raise SystemExit(str(error)) from None
         with ExitStack() as engines:
-            plain = engines.enter_context(running(without))
-            drafting = [engines.enter_context(running(config)) for config in configs]
+            plain = engines.enter_context(running(without, arguments.engine_process))
+            drafting = [engines.enter_context(running(config, arguments.engine_process)) for config in configs]
             conditions = Conditions.now(torch.device(plain.info.device))
             for concurrency in map(int, arguments.concurrency.split(",")):
                 for about, requests in _requests(arguments, concurrency, plain.info.config.vocab_size):
@@ -180,6 +185,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                             "dataset": arguments.dataset,
                             "synthetic": config.synthetic_acceptance is not None,
                             "options": config.model_dump(exclude_defaults=True, exclude={"model", "draft_model"}),
+                            "engine_process": in_own_process(config, arguments.engine_process),
                             **about,
                             **measured,
                         }

@@ -18,7 +18,9 @@ from speculation import _arguments, _configurations, _requests, main
 
 from draftline.engine.bench.speculation.answers import Answers, ask, since
 from draftline.engine.bench.speculation.compare import compare, measure_all, table
+from draftline.engine.bench.speculation.engines import in_own_process
 from draftline.engine.bench.speculation.prompts import Question, extraction, random_tokens, read_spec_bench
+from draftline.engine.config import EngineConfig
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.stats import DrafterStats, EngineStats, StepTimes
@@ -236,3 +238,22 @@ def test_requests_are_grouped_by_temperature_and_category(tmp_path: Path) -> Non
     assert all(each.sampling.temperature == about["temperature"] for about, requests in groups for each in requests)
     without, [config] = _configurations(arguments, tmp_path)
     assert (without.drafter, config.drafter, config.draft_tokens) == ("none", "ngram", 2)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "device", "ranks", "wanted", "own"),
+    [
+        (False, "auto", 1, None, False),
+        (True, "auto", 1, None, True),
+        (True, "cpu", 1, None, False),
+        (True, "cuda", 1, False, False),
+        (False, "cpu", 1, True, True),
+        (False, "cpu", 2, False, True),
+    ],
+)
+def test_engines_have_processes_as_servers_do(
+    monkeypatch: pytest.MonkeyPatch, gpu: bool, device: str, ranks: int, wanted: bool | None, own: bool
+) -> None:
+    monkeypatch.setattr("draftline.engine.bench.speculation.engines.has_gpu", lambda: gpu)
+    config = EngineConfig.model_validate({"device": device, "tensor_parallel_size": ranks})
+    assert in_own_process(config, wanted) == own

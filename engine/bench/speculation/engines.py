@@ -7,17 +7,28 @@ from contextlib import closing, contextmanager
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.process.remote_engine import RemoteEngine
+from draftline.engine.process.startup import has_gpu
 from draftline.engine.protocol import EngineClient
 from draftline.engine.threaded_engine import start_engine
 
 
+def in_own_process(config: EngineConfig, wanted: bool | None = None) -> bool:
+    """Whether an engine gets a process of its own: as ``wanted``, else as a server's, which has one on a GPU.
+
+    There it does not wait for who reads its answers. An engine of several devices always has one: a process divides a model once.
+    """
+    if config.tensor_parallel_size > 1:
+        return True
+    return wanted if wanted is not None else has_gpu() and config.device != "cpu"
+
+
 @contextmanager
-def running(config: EngineConfig) -> Iterator[EngineClient]:
-    """An engine, closed at the end. One of several devices has a process of its own: a process divides a model once.
+def running(config: EngineConfig, own_process: bool | None = None) -> Iterator[EngineClient]:
+    """An engine, closed at the end; see `in_own_process`.
 
     Raises:
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
     """
-    start = start_engine if config.tensor_parallel_size == 1 else RemoteEngine
+    start = RemoteEngine if in_own_process(config, own_process) else start_engine
     with closing(start(config)) as engine:
         yield engine
