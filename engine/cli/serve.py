@@ -19,7 +19,7 @@ from draftline.engine.cli.errors import writable_output
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
-from draftline.engine.process.startup import has_gpu, keep_heap, start_process
+from draftline.engine.process.startup import keep_heap, runs_on_gpu, start_process
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
 
@@ -144,7 +144,7 @@ def _in_own_process(engine: EngineConfig, server: ServerConfig) -> bool:
     if server.engine_process is not None:
         return server.engine_process
     # Tested without torch: a server with a remote engine never imports it.
-    return server.data_parallel_size > 1 or (has_gpu() and engine.device != "cpu")
+    return server.data_parallel_size > 1 or runs_on_gpu(engine.device)
 
 
 async def _on_daemon_thread(work: Callable[[], _EngineT]) -> _EngineT:

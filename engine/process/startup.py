@@ -32,3 +32,8 @@ def keep_heap() -> None:
 def has_gpu() -> bool:
     """Whether the machine seems to have a GPU that torch can use. Does not import torch."""
     return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+
+
+def runs_on_gpu(device: str) -> bool:
+    """Whether an engine with this option ``device`` probably runs on a GPU. Does not import torch."""
+    return device != "cpu" and has_gpu()

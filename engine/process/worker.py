@@ -41,7 +41,7 @@ from draftline.engine.process.messages import (
     Updates,
     portable,
 )
-from draftline.engine.process.startup import has_gpu, keep_heap, start_process
+from draftline.engine.process.startup import keep_heap, runs_on_gpu, start_process
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.stats import EngineStats
 from draftline.kernels.compile_workers import KernelCompileWorkers, nothing_compiled
@@ -192,7 +192,7 @@ def _read(connection: Connection, inbox: SimpleQueue[ToEngine]) -> None:
 
 def _workers(config: EngineConfig) -> KernelCompileWorkers | None:
     """Processes that compile kernels, if kernels surely must be compiled: they import torch while this process does."""
-    wanted = has_gpu() and config.device != "cpu" and config.uses_graphs and nothing_compiled()
+    wanted = runs_on_gpu(config.device) and config.uses_graphs and nothing_compiled()
     return KernelCompileWorkers.start_if_useful() if wanted else None
 
 

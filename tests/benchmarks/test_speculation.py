@@ -143,7 +143,6 @@ def test_a_run_on_random_weights_is_marked_synthetic(
 
 def test_statistics_may_come_behind_the_answers() -> None:
     """An engine in another process sends its own now and then."""
-    empty = FakeEngine().stats()
 
     class Late(FakeEngine):
         asked = 0
@@ -151,7 +150,7 @@ def test_statistics_may_come_behind_the_answers() -> None:
         def stats(self) -> EngineStats:
             self.asked += 1
             drafter = DrafterStats("ngram", 9, (9,), (4,)) if self.asked > 3 else DrafterStats("ngram")
-            return replace(empty, generated_tokens=8 if self.asked > 3 else 0, drafter=drafter)
+            return replace(super().stats(), generated_tokens=8 if self.asked > 3 else 0, drafter=drafter)
 
     engine = Late()
     requests = [GenerateRequest("abc", SamplingParams(max_tokens=4, ignore_eos=True)) for _ in range(2)]
@@ -254,6 +253,6 @@ def test_requests_are_grouped_by_temperature_and_category(tmp_path: Path) -> Non
 def test_engines_have_processes_as_servers_do(
     monkeypatch: pytest.MonkeyPatch, gpu: bool, device: str, ranks: int, wanted: bool | None, own: bool
 ) -> None:
-    monkeypatch.setattr("draftline.engine.bench.speculation.engines.has_gpu", lambda: gpu)
+    monkeypatch.setattr("draftline.engine.process.startup.has_gpu", lambda: gpu)
     config = EngineConfig.model_validate({"device": device, "tensor_parallel_size": ranks})
     assert in_own_process(config, wanted) == own

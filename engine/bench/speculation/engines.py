@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.process.remote_engine import RemoteEngine
-from draftline.engine.process.startup import has_gpu
+from draftline.engine.process.startup import runs_on_gpu
 from draftline.engine.protocol import EngineClient
 from draftline.engine.threaded_engine import start_engine
 
@@ -19,7 +19,7 @@ def in_own_process(config: EngineConfig, wanted: bool | None = None) -> bool:
     """
     if config.tensor_parallel_size > 1:
         return True
-    return wanted if wanted is not None else has_gpu() and config.device != "cpu"
+    return runs_on_gpu(config.device) if wanted is None else wanted
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from draftline.engine.cli.bench.shape import engine_of_shape
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
-from draftline.engine.process.startup import has_gpu
+from draftline.engine.process.startup import runs_on_gpu
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ def ablate(
     with tempfile.TemporaryDirectory() as folder:
         engine = engine if shape is None else engine_of_shape(shape, engine, Path(folder))
         find_models(engine)
-        chosen, left_out = variants(engine, has_gpu() and engine.device != "cpu", only)
+        chosen, left_out = variants(engine, runs_on_gpu(engine.device), only)
         with result_lines(output, conditions(_device(engine))) as lines:
             uvloop.run(_run(Ablation(engine, load), chosen, {"model": shape or engine.model}, lines))
         console().print(ablation_table(lines.written, left_out))

@@ -93,6 +93,8 @@ class CompileLater:
                 logger.info("%d more kernels compiled in %.1f s", len(self._found), time.monotonic() - started)
         except Exception:
             logger.exception("kernels could not be compiled in the background")
+        finally:
+            atexit.unregister(self._stop)
 
     def _load(self) -> None:
         """Load one kernel after the other, so that a step waits for one of them at most."""
