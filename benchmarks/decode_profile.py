@@ -6,14 +6,16 @@
 All rows decode while a window of steps is measured twice. The first time, the host's clock measures how long the host
 waits for the device; if it does not wait, the host limits the step. The second time, torch.profiler records the
 kernels. The device is busy during the graphs of steps (``busy_by_steps``), and during their kernels
-(``busy_by_kernels``): between two dependent kernels of a graph there is a gap of about a microsecond. Of several ranks,
-rank 0 is profiled.
+(``busy_by_kernels``): between two dependent kernels of a graph there is a gap of about a microsecond. A kernel that starts early waits for the
+one before it. So the table has each kernel's own time, from the end of all earlier ones on: these add up to the time that
+the device is busy. Of several ranks, rank 0 is profiled.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import gzip
 import json
 import pstats
 import tempfile
@@ -73,9 +75,18 @@ def covered(kernels: Sequence[Kernel], bridge_us: float) -> float:
     return 1 - idle / (end - first)
 
 
+def own_times(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, float]]:
+    """Each kernel with the microseconds in which it runs and none that ends before it does."""
+    end = 0.0
+    for kernel in sorted(kernels, key=lambda kernel: kernel.end):
+        yield kernel, kernel.end - max(kernel.start, end)
+        end = kernel.end
+
+
 def read_kernels(trace: Path) -> list[Kernel]:
-    """The kernels and copies in a trace of torch.profiler."""
-    events = json.loads(trace.read_text())["traceEvents"]
+    """The kernels and copies in a trace of torch.profiler, which compresses it where its name ends with .gz."""
+    data = trace.read_bytes()
+    events = json.loads(gzip.decompress(data) if trace.suffix == ".gz" else data)["traceEvents"]
     wanted = {"kernel", "gpu_memcpy", "gpu_memset"}
     return [Kernel(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in wanted]
 
@@ -208,8 +219,8 @@ def _summary(
 
 def _table(kernels: Sequence[Kernel], steps: int) -> Table:
     by_name: dict[str, list[float]] = defaultdict(list)
-    for kernel in kernels:
-        by_name[kernel.name].append(kernel.end - kernel.start)
+    for kernel, microseconds in own_times(kernels):
+        by_name[kernel.name].append(microseconds)
     table = Table("kernel", "calls/step", "µs/call", "µs/step")
     for name, times in sorted(by_name.items(), key=lambda item: -sum(item[1]))[:25]:
         each = sum(times) / len(times)

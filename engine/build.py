@@ -320,7 +320,7 @@ def _load(
     drafting = DrafterParts(config, checkpoint, ops, target.dtype, device)
     on_gpu = taken_bytes(device) - taken
     if group is not None:
-        group.least([drafting.max_draft_tokens])
+        group.least([drafting.max_draft_tokens, -max(drafting.read_layers, default=0)])
     constraints = _constraint_table(config, shape.vocab_size, drafting.max_draft_tokens, device)
     if config.synthetic_acceptance is not None:
         logger.warning(

@@ -36,17 +36,19 @@ class HiddenStateSink(Protocol):
         ...
 
 
-class NoHiddenStates(HiddenStateSink):
-    """Wants none."""
+class UnreadStates(HiddenStateSink):
+    """Reads no states. A model that copies them computes the same tokens as one whose states are read."""
 
-    layers = ()
+    def __init__(self, layers: tuple[int, ...]) -> None:
+        """``layers`` are the states that it wants all the same."""
+        self.layers = layers
 
     @override
     def write(self, states: Tensor, batch: Batch) -> None:
         pass
 
 
-NO_HIDDEN_STATES = NoHiddenStates()
+NO_HIDDEN_STATES = UnreadStates(())
 
 
 class StateCopies:

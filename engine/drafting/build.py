@@ -40,6 +40,7 @@ class DrafterParts:
     Attributes:
         max_draft_tokens: the most that it will draft at once.
         block_bytes: bytes of one block of its cache, 0 without one.
+        read_layers: the target's hidden states that it reads; see `HiddenStateSink.layers`.
     """
 
     def __init__(self, config: EngineConfig, target: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device):
@@ -54,6 +55,7 @@ class DrafterParts:
         self._name = _chosen(config, device)
         self.max_draft_tokens = 0 if self._name == NoDrafter.name else config.draft_tokens
         self.block_bytes = 0 if self._draft is None else self._draft.block_bytes(config.block_size)
+        self.read_layers = () if self._draft is None else self._draft.read_layers
 
     def build(self, blocks: int, constraints: ConstraintTable) -> Drafter:
         """The drafter, which knows what ``constraints`` force.

@@ -41,6 +41,11 @@ class LoadedDraft(Protocol):
         """What the duration of its passes depends on."""
         ...
 
+    @property
+    def read_layers(self) -> tuple[int, ...]:
+        """The target's hidden states that it reads; see `HiddenStateSink.layers`."""
+        ...
+
     def block_bytes(self, block_size: int) -> int:
         """Bytes of what it keeps for the tokens of one cache block."""
         ...
@@ -65,6 +70,11 @@ class LoadedDraftModel(LoadedDraft):
     @override
     def facts(self) -> tuple[str, ...]:
         return repr(self._model.config), self._model.quantization
+
+    @property
+    @override
+    def read_layers(self) -> tuple[int, ...]:
+        return ()
 
     @override
     def block_bytes(self, block_size: int) -> int:
@@ -92,6 +102,11 @@ class LoadedHead(LoadedDraft):
     @override
     def facts(self) -> tuple[str, ...]:
         return (repr(self._head.config), self._head.quantization)
+
+    @property
+    @override
+    def read_layers(self) -> tuple[int, ...]:
+        return self._head.config.target_layers
 
     @override
     def block_bytes(self, block_size: int) -> int:

@@ -42,7 +42,7 @@ from draftline.kernels.collectives import Collectives
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.errors import ModelLoadError
-from draftline.models.hidden_states import NO_HIDDEN_STATES
+from draftline.models.hidden_states import UnreadStates
 from draftline.models.loader import open_checkpoint
 from draftline.models.parallel.shard import PartialShard
 from draftline.spec.no_drafter import NoDrafter
@@ -70,6 +70,17 @@ class Samples:
     def __call__(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         """[S] int64, the samples."""
         return self._tokens[: logits.shape[0]]
+
+
+class RankZerosDrafter(NoDrafter):
+    """Stands for rank 0's drafter, whose drafts this rank receives.
+
+    A drafter that reads the output of the target's last layer needs that of all tokens. Then every rank has to compute them.
+    """
+
+    def __init__(self, last_read: int) -> None:
+        """``last_read`` is the last of the hidden states that rank 0's drafter reads; 0 if it reads none."""
+        self.sink = UnreadStates((last_read,) if last_read else ())
 
 
 class Follower:
@@ -135,7 +146,8 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
     )
     ops = select_ops(device, config.kernels)
     target = Target.load(config, checkpoint, device, ops, PartialShard.of(checkpoint.config, group.collectives))
-    (max_drafts,) = group.least([ANY])
+    max_drafts, last_read = group.least([ANY, 0])
+    drafter = RankZerosDrafter(-last_read)
     largest = largest_batch(
         target.shape.max_positions,
         device,
@@ -154,7 +166,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
     def allocate(blocks: int, max_model_len: int) -> ExecutorParts:
         table = target.allocate_table(max_model_len, max_drafts)
         cache = target.allocate_cache(blocks, blocks * target.block_bytes)
-        return ExecutorParts(target.model, cache, table, ops, NoDrafter(), target.accept, constraints, shapes, samples)
+        return ExecutorParts(target.model, cache, table, ops, drafter, target.accept, constraints, shapes, samples)
 
     graphs: dict[StepShape, Executor] = {}
     if device.type == "cuda" and config.uses_graphs:
@@ -166,7 +178,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
             memory_explained(device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs."),
         ):
             compile_kernels(allocate(1, target.max_len), ahead, largest)
-    sizes = agree_on_blocks(target, group, largest, lambda: NO_HIDDEN_STATES, shapes, drafter_block_bytes=0)
+    sizes = agree_on_blocks(target, group, largest, lambda: drafter.sink, shapes, drafter_block_bytes=0)
     shapes = sizes.shapes
     parts = allocate(sizes.blocks, sizes.max_model_len)
     if device.type == "cuda" and config.uses_graphs:

@@ -1,6 +1,6 @@
 """Engines of several ranks on GPUs: within a number of ranks, batches, graphs, drafts and formats change no bit; lost ranks.
 
-On one GPU the ranks of the small cases share it. Then they wait for each other's turn, so this is for correctness alone.
+Ranks that share a GPU wait for each other's turn, so that is for correctness alone: two ranks on one GPU, four on two.
 """
 
 from __future__ import annotations
@@ -28,19 +28,29 @@ from draftline import Client, EngineStoppedError, RetryPolicy, SamplingParams
 
 DEVICE = "cuda"
 
-CASES = {
-    "drafts-2": Case("llama-1024", "bfloat16", drafter="alternating", ranks=2),
-    "fp8-2": Case("llama-576", "bfloat16", "draft_model", quantization="fp8", kv_cache_dtype="fp8", ranks=2),
-    "int8-2": Case("qwen3-256", "bfloat16", drafter="ngram", quantization="int8", kv_cache_dtype="int8", ranks=2),
-    "operations-2": Case("gemma3-128", "float16", drafter="wrong", enforce_eager=True, ranks=2),
-    "drafts-4": Case("qwen3-256", "bfloat16", drafter="alternating", ranks=4),
-    "head-4": Case("llama-1024", "bfloat16", drafter="eagle3", quantization="fp8", ranks=4),
-}
-
 needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
+CASES = {
+    "drafts-2": Case("llama-1024", "bfloat16", drafter="alternating", ranks=2),
+    "int8-2": Case("qwen3-256", "bfloat16", drafter="ngram", quantization="int8", kv_cache_dtype="int8", ranks=2),
+    "head-4": Case("llama-1024", "bfloat16", drafter="eagle3", quantization="fp8", ranks=4),
+    "fp8-2": Case("llama-576", "bfloat16", "draft_model", quantization="fp8", kv_cache_dtype="fp8", ranks=2),
+    "operations-2": Case("gemma3-128", "float16", drafter="wrong", enforce_eager=True, ranks=2),
+    "drafts-4": Case("qwen3-256", "bfloat16", drafter="alternating", ranks=4),
+}
+MARKS = {
+    "drafts-2": [],
+    "int8-2": [needs_two],
+    "head-4": [needs_two],
+    "fp8-2": [needs_two, pytest.mark.slow],
+    "operations-2": [needs_two, pytest.mark.slow],
+    "drafts-4": [needs_two, pytest.mark.slow],
+}
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(f"ranks-{name}")) for name in CASES])
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.xdist_group(f"ranks-{name}"), *MARKS[name]]) for name in CASES]
+)
 def test_a_crowd_equals_solo_runs(name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     case = CASES[name]
     write_model(tmp_path, case.shape)

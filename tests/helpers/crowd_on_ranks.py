@@ -23,6 +23,7 @@ from draftline.engine import build
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.stats import EngineStats
+from draftline.kernels.triton.compile.later import CompileLater
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ def main(file: Path) -> None:
     """Do the job that a file has, and leave the result in its place."""
     job: Job = pickle.loads(file.read_bytes())
     with pytest.MonkeyPatch.context() as monkeypatch:
+        # As in the other tests of GPUs: of many short engines, each would take the others' cores.
+        monkeypatch.setattr(CompileLater, "start", lambda self: None)
         if job.device == "cuda" and job.case.ranks > torch.cuda.device_count():
             _share_devices(job.device, monkeypatch)
         done = run(job)

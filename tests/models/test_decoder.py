@@ -16,7 +16,7 @@ from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.models.decoder import Decoder
-from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink
+from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, UnreadStates
 
 CPU = torch.device("cpu")
 CONFIG = llama(
@@ -96,3 +96,10 @@ def test_a_sink_has_the_states_of_all_tokens(layers: tuple[int, ...]) -> None:
     assert sink.states.shape == (33, 2, CONFIG.hidden_size)
     torch.testing.assert_close(sink.states, expected.states)
     torch.testing.assert_close(chosen, all_tokens)
+
+
+def test_states_that_are_wanted_but_not_read_are_of_the_same_tokens() -> None:
+    read, unread = CountingOps(), CountingOps()
+    run(read, Sink(1, 3), choose=True)
+    run(unread, UnreadStates((3,)), choose=True)
+    assert read.tokens == unread.tokens == [33, 33, 33, 4, 4, 4]

@@ -23,8 +23,9 @@ def test_a_head_drafts_behind_lookup_unless_it_is_asked_for_alone(
     constraints = ConstraintTable.allocate(
         4, CONFIG.vocab_size, words=64, masks=4, samples=5, device=torch.device("cpu")
     )
-    made = LoadedHead(tiny_head(parallel_drafts=drafts_at_once)).build(config, 8, ReferenceOps(), constraints)
+    loaded = LoadedHead(tiny_head(parallel_drafts=drafts_at_once))
+    made = loaded.build(config, 8, ReferenceOps(), constraints)
     assert made.name == before + name
     assert isinstance(made, ForcedFirst)
     assert made.keeps_cache
-    assert made.sink.layers
+    assert made.sink.layers == loaded.read_layers != ()
