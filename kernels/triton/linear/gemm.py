@@ -23,6 +23,10 @@ from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 from draftline.kernels.triton.rows import empty_rows, rows_with_room
 
+_LEAST_FIRST = 64
+"""Rows of the first factor of the matrix units' instruction (compute capability 9.0). For fewer tokens, the weight comes
+first: then a program copies no rows of padding."""
+
 _TILES_TOGETHER = 8
 """Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
 
@@ -58,6 +62,18 @@ class GemmConfig:
         return limits.loop_bytes(rows * self.block_k * itemsize, self.num_stages)
 
 
+@triton.jit
+def _added(
+    value: tl.tensor, weight: tl.tensor, acc: tl.tensor, WEIGHT_FIRST: tl.constexpr, PRECISION: tl.constexpr
+) -> tl.tensor:
+    """``acc`` and the product of tiles [M, K] and [N, K]: [M, N], or [N, M] where the weight is the first factor."""
+    if WEIGHT_FIRST:
+        acc = tl.dot(weight, tl.trans(value), acc, input_precision=PRECISION)
+    else:
+        acc = tl.dot(value, tl.trans(weight), acc, input_precision=PRECISION)
+    return acc
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _gemm_kernel(
     x: tl.tensor,
@@ -76,6 +92,7 @@ def _gemm_kernel(
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
+    WEIGHT_FIRST: tl.constexpr,
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
@@ -95,13 +112,16 @@ def _gemm_kernel(
         if SWIGLU:
             prefetch(weight_start + tl.cast(N, tl.int64) * K + rows + line)
     wait_for_previous(OVERLAP)
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    acc = tl.zeros([BLOCK_N, BLOCK_M] if WEIGHT_FIRST else [BLOCK_M, BLOCK_N], tl.float32)
+    up = tl.zeros_like(acc)
     for k in tl.range(0, K, BLOCK_K):
         value = x.load([first_m, k])
-        acc = tl.dot(value, tl.trans(weight.load([first_n, k])), acc, input_precision=PRECISION)
+        acc = _added(value, weight.load([first_n, k]), acc, WEIGHT_FIRST, PRECISION)
         if SWIGLU:
-            up = tl.dot(value, tl.trans(weight.load([N + first_n, k])), up, input_precision=PRECISION)
+            up = _added(value, weight.load([N + first_n, k]), up, WEIGHT_FIRST, PRECISION)
+    if WEIGHT_FIRST:
+        acc = tl.trans(acc)
+        up = tl.trans(up)
     m = tl.arange(0, BLOCK_M)[:, None]
     n = first_n + tl.arange(0, BLOCK_N)[None, :]
     # Offsets within the tile take half the registers of those from the beginning.
@@ -125,6 +145,10 @@ def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
     """
     if wide:
         return GemmConfig(block_m=16 if rows <= 16 else 32, block_n=32, block_k=16, num_warps=4, num_stages=2)
+    if rows <= 32 and n > 4096:
+        if swiglu:
+            return GemmConfig(block_m=32, block_n=64, block_k=128, num_warps=4, num_stages=5)
+        return GemmConfig(block_m=32, block_n=64, block_k=128 if n > 16384 else 256, num_warps=4, num_stages=4)
     if rows <= 64:
         if swiglu:
             # Two tiles of the weight a program.
@@ -199,6 +223,7 @@ def gemm(
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,
+        WEIGHT_FIRST=config.block_m < _LEAST_FIRST,
         OVERLAP=overlap,
         PRECISION="ieee" if wide else "tf32",
         num_warps=config.num_warps,

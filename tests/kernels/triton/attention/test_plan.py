@@ -120,6 +120,24 @@ def test_rows_that_fill_the_device_are_rotated_and_written_by_their_own_kernel()
         assert plan_decode(LLAMA_8B, (length,) * (rows + 1), (500,) * (rows + 1)) is None
 
 
+def test_few_programs_load_tiles_ahead() -> None:
+    """Two on a multiprocessor: more hide each other's waits, and several programs a history have a tile each."""
+
+    def stages(shape: AttentionShape, rows: int) -> int:
+        plan, contexts = plan_decode(shape, (1,) * rows, (4000,) * rows), (4000,) * rows
+        return (plan or plan_attention(shape, (1,) * rows, contexts, rows)[0]).tile.num_stages
+
+    assert [stages(LLAMA_8B, rows) for rows in (1, 4, 8, 16, 25, 32, 34, 64)] == [2, 2, 5, 5, 7, 7, 3, 3]
+    small = dataclasses.replace(LLAMA_8B, limits=DeviceLimits.known(86, 132))
+    assert [stages(small, rows) for rows in (8, 32)] == [2, 3], "no room for two programs"
+    # As long as rows are as many, no context changes the kernel: steps by operation find it compiled.
+    for rows in (8, 20, 32):
+        batches = [((1,) * rows, (context,) * rows) for context in (1, 100, 100_000)]
+        plans = [plan_decode(LLAMA_8B, *batch) for batch in batches]
+        assert len({plan.tile for plan in plans if plan is not None}) <= 1
+        assert len({plan_attention(LLAMA_8B, *batch, rows)[0].tile for batch in batches}) == 1
+
+
 def test_verifies_have_room_for_the_longest() -> None:
     for longest in range(2, MAX_QUERIES + 1):
         plan = plan_decode(LLAMA_8B, (1,) * 15 + (longest,), (500,) * 16)

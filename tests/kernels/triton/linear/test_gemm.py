@@ -58,8 +58,11 @@ def test_few_rows_have_the_bits_of_their_own_kernel(rng: torch.Generator) -> Non
 
 def test_the_division_depends_on_sizes() -> None:
     """Each branch: tiles for few and many rows, narrow and wide weights, gates, and exact float32 products."""
-    sizes = [(rows, n) for rows in (17, 64, 65, 256, 257, 5000) for n in (576, 1025, 4097, 16385)]
+    sizes = [(rows, n) for rows in (17, 32, 33, 64, 65, 256, 257, 5000) for n in (576, 1025, 4097, 16385)]
     chosen = {gemm_config(*size, swiglu=swiglu, wide=False) for size in sizes for swiglu in (False, True)}
-    assert {config.block_m for config in chosen} == {64, 128}
-    assert all(gemm_config(rows, n, swiglu=False, wide=False).block_m == 64 for rows, n in sizes if rows <= 64)
+    assert {config.block_m for config in chosen} == {32, 64, 128}
+    for rows, n in sizes:
+        if rows <= 64:
+            few = 32 if rows <= 32 and n > 4096 else 64
+            assert {gemm_config(rows, n, swiglu=gates, wide=False).block_m for gates in (False, True)} == {few}
     assert [gemm_config(rows, 576, swiglu=False, wide=True).block_m for rows in (16, 17)] == [16, 32]
