@@ -137,6 +137,8 @@ def _build(
 
         with memory_explained(device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs."):
             later = compile_kernels(loaded.allocate(1, target.max_len), ahead, largest)
+        if loaded.group is not None:
+            loaded.group.barrier()  # ranks with a part of the same size find their kernels now
 
     # The cache and the graphs take the memory that the weights and the largest step leave.
     def sink_of_largest() -> HiddenStateSink:

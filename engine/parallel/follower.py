@@ -145,7 +145,8 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
         config.model, load_format=config.load_format, quantization=config.quantization, device=device
     )
     ops = select_ops(device, config.kernels)
-    target = Target.load(config, checkpoint, device, ops, PartialShard.of(checkpoint.config, group.collectives))
+    shard = PartialShard.of(checkpoint.config, group.collectives)
+    target = Target.load(config, checkpoint, device, ops, shard)
     max_drafts, last_read = group.least([ANY, 0])
     drafter = RankZerosDrafter(-last_read)
     largest = largest_batch(
@@ -177,7 +178,11 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
             closing(CompileAhead(device)) as ahead,
             memory_explained(device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs."),
         ):
+            if shard.is_sized_as_first:
+                group.barrier()  # rank 0 compiles for this one, too
             compile_kernels(allocate(1, target.max_len), ahead, largest)
+            if not shard.is_sized_as_first:
+                group.barrier()
     sizes = agree_on_blocks(target, group, largest, lambda: drafter.sink, shapes, drafter_block_bytes=0)
     shapes = sizes.shapes
     parts = allocate(sizes.blocks, sizes.max_model_len)

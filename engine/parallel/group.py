@@ -64,6 +64,10 @@ class RankGroup:
 
             self.collectives = SymmetricCollectives(group, self._host, device, begun)
 
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.least([0])
+
     def least(self, values: Sequence[int]) -> list[int]:
         """The least that any rank gives, of each value. All ranks call it in the same order."""
         given = torch.tensor([values], dtype=torch.int64)

@@ -58,7 +58,7 @@ def agree_on_blocks(
     """
     config = target.config
     if group is not None:
-        group.least([0])  # the ranks may have compiled kernels for long, and no GPU waits for another for long
+        group.barrier()  # the ranks may have compiled kernels for long, and no GPU waits for another for long
     budget, peak = target.fixed_cache_bytes, 0
     if budget is None:
         # The drafter's cache was allocated for this step alone.

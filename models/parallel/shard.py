@@ -118,6 +118,11 @@ class PartialShard(Shard):
         """This rank's part."""
         return self.parts[self.collectives.rank]
 
+    @property
+    def is_sized_as_first(self) -> bool:
+        """Whether rank 0 has as many heads and channels, and so launches the same kernels."""
+        return self.own.heads_and_channels == self.parts[0].heads_and_channels
+
     @override
     def config(self, config: ModelConfig) -> ModelConfig:
         return self.own.local(config)

@@ -40,14 +40,15 @@ class Split:
     channels: Range
     vocabulary: Range
 
+    @property
+    def heads_and_channels(self) -> tuple[int, int, int]:
+        """How many query heads, key/value heads and channels it has."""
+        return _length(self.queries), _length(self.keys), _length(self.channels)
+
     def local(self, config: ModelConfig) -> ModelConfig:
         """The configuration of this part. The residual stream and the vocabulary are whole."""
-        return replace(
-            config,
-            num_heads=_length(self.queries),
-            num_kv_heads=_length(self.keys),
-            intermediate_size=_length(self.channels),
-        )
+        num_heads, num_kv_heads, channels = self.heads_and_channels
+        return replace(config, num_heads=num_heads, num_kv_heads=num_kv_heads, intermediate_size=channels)
 
 
 def splits(config: ModelConfig, size: int) -> tuple[Split, ...]:

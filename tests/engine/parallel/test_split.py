@@ -47,6 +47,16 @@ def test_more_ranks_than_groups_share_a_key() -> None:
     ]  # fmt: skip
 
 
+def test_ranks_of_one_size_launch_the_same_kernels() -> None:
+    def sized_as_first(queries: int, keys: int, size: int) -> list[bool]:
+        config = replace(SMOLLM2, num_heads=queries, num_kv_heads=keys, intermediate_size=128 * size)
+        parts = splits(config, size)
+        return [part.heads_and_channels == parts[0].heads_and_channels for part in parts]
+
+    assert sized_as_first(32, 8, 4) == [True] * 4
+    assert sized_as_first(9, 3, 2) == [True, False]
+
+
 def test_a_rank_without_a_head_is_refused() -> None:
     config = replace(SMOLLM2, num_heads=3, num_kv_heads=3)
     with pytest.raises(
