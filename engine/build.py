@@ -40,6 +40,7 @@ from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLines
 from draftline.engine.stats import MemoryUse
 from draftline.engine.tools.formats import find_format, find_reasoning
 from draftline.kernels import select_ops
+from draftline.kernels.collectives import ALONE
 from draftline.kernels.compile_workers import KernelCompileWorkers
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
@@ -319,7 +320,8 @@ def _load(
     taken = taken_bytes(device)
     shard = WHOLE if group is None else PartialShard.of(shape, group.collectives)
     target = Target.load(config, checkpoint, device, ops, shard)
-    drafting = DrafterParts(config, checkpoint, ops, target.dtype, device)
+    collectives = ALONE if group is None else group.collectives
+    drafting = DrafterParts(config, checkpoint, ops, target.dtype, device, collectives)
     on_gpu = taken_bytes(device) - taken
     if group is not None:
         group.least([drafting.max_draft_tokens, -max(drafting.read_layers, default=0)])

@@ -118,6 +118,12 @@ class EngineConfig(Options):
         description="'fp8' or 'int8' converts the draft model's dense weights while they are loaded: drafts are faster, "
         "slightly fewer are accepted, and no output changes",
     )
+    draft_tensor_parallel_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="devices that share the draft model: tensor_parallel_size, or 1; where unset, it is shared if that is "
+        "faster; a head is never shared",
+    )
     ngram_entries: int = Field(
         default=1 << 20, ge=1 << 8, le=1 << 28, description="n-grams that ngram_table remembers, a power of two"
     )
@@ -185,6 +191,13 @@ class EngineConfig(Options):
             raise ValueError(f"draft_model: is not used where drafter is {self.drafter}")
         if self.draft_quantization != "auto" and self.draft_model is None:
             raise ValueError(f"draft_quantization: there is no draft model to convert to {self.draft_quantization}")
+        if self.draft_tensor_parallel_size is not None and self.draft_model is None:
+            raise ValueError("draft_tensor_parallel_size: there is no draft model to share")
+        if self.draft_tensor_parallel_size not in (None, 1, self.tensor_parallel_size):
+            raise ValueError(
+                f"draft_tensor_parallel_size: {self.draft_tensor_parallel_size} is neither 1 nor tensor_parallel_size, "
+                f"which is {self.tensor_parallel_size}"
+            )
         return self
 
 
@@ -212,6 +225,7 @@ class EngineOptions(TypedDict, total=False):
     drafter: DrafterName
     draft_model: str | None
     draft_quantization: Conversion
+    draft_tensor_parallel_size: int | None
     ngram_entries: int
     draft_tokens: int
     draft_length: DraftLength

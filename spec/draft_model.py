@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from draftline.kernels.batch import KVCache
+from draftline.kernels.collectives import Collectives
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
@@ -65,7 +66,41 @@ class DraftModel(Drafter):
             ops.draft_sampled(logits, None, inputs.slots, inputs.positions, table)
             # Forced tokens replace drafts at once, so that the next pass continues from them.
             ops.draft_forced(rows.slots, step + 1, table, self._constraints)
+            self._agree(rows, step, table)
 
     @override
     def catch_up(self, gather: GatherChunks) -> None:
         self._model.forward(gather(0), self._cache)
+
+    def _agree(self, rows: DraftRows, step: int, table: SlotTable) -> None:
+        """Let all devices that compute this model go on with the same tokens. This one is alone."""
+
+
+class SharedDraftModel(DraftModel):
+    """A draft model that several ranks share, as they do the target.
+
+    Each rank has a part of the weights and of the cache, and computes every pass. Rank 0 knows the sampling parameters and the
+    constraints: its drafts are the next pass's inputs on every rank.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        cache: KVCache,
+        ops: Ops,
+        max_draft_tokens: int,
+        constraints: ConstraintTable,
+        collectives: Collectives,
+    ) -> None:
+        """``model`` and ``cache`` are this rank's parts; see `DraftModel` for the other arguments.
+
+        ``constraints`` of a rank other than 0 has no constraint.
+        """
+        super().__init__(model, cache, ops, max_draft_tokens, constraints)
+        self._collectives = collectives
+
+    @override
+    def _agree(self, rows: DraftRows, step: int, table: SlotTable) -> None:
+        positions = table.lengths[rows.slots].long() + step
+        # All rows of a slot (padding has slot 0) write the same.
+        table.tokens[rows.slots, positions] = self._collectives.spread(table.tokens[rows.slots, positions].long()).int()

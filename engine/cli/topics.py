@@ -55,6 +55,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "drafter",
             "draft_model",
             "draft_quantization",
+            "draft_tensor_parallel_size",
             "draft_tokens",
             "draft_length",
             "ngram_entries",

@@ -15,6 +15,7 @@ from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, Fixe
 from draftline.engine.runner.memory import memory_explained
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
+from draftline.kernels.collectives import ALONE, Collectives
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
@@ -43,15 +44,25 @@ class DrafterParts:
         read_layers: the target's hidden states that it reads; see `HiddenStateSink.layers`.
     """
 
-    def __init__(self, config: EngineConfig, target: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device):
-        """Choose the drafter, and load its weights if it has any.
+    def __init__(
+        self,
+        config: EngineConfig,
+        target: Checkpoint,
+        ops: Ops,
+        dtype: torch.dtype,
+        device: torch.device,
+        collectives: Collectives = ALONE,
+    ):
+        """Choose the drafter, and load its weights if it has any, or this rank's part of them.
 
         Raises:
             ModelLoadError: the draft model cannot be loaded, or cannot draft for this target.
         """
         self._config, self._ops, self._device = config, ops, device
         self._by_graphs = device.type == "cuda" and config.uses_graphs
-        self._draft = None if config.draft_model is None else load_draft(config, target, ops, dtype, device)
+        self._draft = (
+            None if config.draft_model is None else load_draft(config, target, ops, dtype, device, collectives)
+        )
         self._name = _chosen(config, device)
         self.max_draft_tokens = 0 if self._name == NoDrafter.name else config.draft_tokens
         self.block_bytes = 0 if self._draft is None else self._draft.block_bytes(config.block_size)

@@ -15,6 +15,7 @@ from draftline.engine.drafting.cache import CacheNeeds, known_tokens, tokens_wit
 from draftline.engine.runner.device import check_weights
 from draftline.engine.runner.memory import block_bytes, memory_explained, weight_bytes
 from draftline.kernels.batch import KVCache
+from draftline.kernels.collectives import ALONE, Collectives
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.models.checkpoints.checkpoint import Checkpoint
@@ -25,12 +26,17 @@ from draftline.models.heads.checkpoint import open_head
 from draftline.models.heads.eagle3 import Eagle3Head
 from draftline.models.loader import open_draft_checkpoint
 from draftline.models.model import Model
-from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel
+from draftline.models.parallel.shard import WHOLE, PartialShard
+from draftline.models.parallel.split import fits
+from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel, SharedDraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.eagle3 import Eagle3, round_begins_with
 from draftline.spec.forced import ForcedFirst
 from draftline.spec.lookup_first import LookupFirst
 from draftline.spec.parallel_head import ParallelHead
+
+_SHARED_LAYER_BYTES = 30e6
+"""Sharing a layer takes two sums of some 3 µs each. A GPU reads so many bytes of weights meanwhile."""
 
 
 class LoadedDraft(Protocol):
@@ -60,11 +66,11 @@ class LoadedDraft(Protocol):
 
 
 class LoadedDraftModel(LoadedDraft):
-    """A model with the target's vocabulary."""
+    """A model with the target's vocabulary, or a rank's part of it."""
 
-    def __init__(self, model: Model) -> None:
-        """``model`` is on the target's device."""
-        self._model = model
+    def __init__(self, model: Model, collectives: Collectives) -> None:
+        """``model`` is on the target's device; ``collectives`` are of the ranks that share it."""
+        self._model, self._collectives = model, collectives
 
     @property
     @override
@@ -88,7 +94,9 @@ class LoadedDraftModel(LoadedDraft):
     def build(self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable) -> Drafter:
         model = self._model
         cache = _cache(model.config, blocks, config.block_size, model.cache_dtype, model.device)
-        return DraftModel(model, cache, ops, config.draft_tokens, constraints)
+        if self._collectives.size == 1:
+            return DraftModel(model, cache, ops, config.draft_tokens, constraints)
+        return SharedDraftModel(model, cache, ops, config.draft_tokens, constraints, self._collectives)
 
 
 class LoadedHead(LoadedDraft):
@@ -129,9 +137,16 @@ class LoadedHead(LoadedDraft):
 
 
 def load_draft(
-    config: EngineConfig, target: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device
-) -> LoadedDraft:
-    """Load what ``config.draft_model`` names.
+    config: EngineConfig,
+    target: Checkpoint,
+    ops: Ops,
+    dtype: torch.dtype,
+    device: torch.device,
+    collectives: Collectives = ALONE,
+) -> LoadedDraft | None:
+    """Load what ``config.draft_model`` names, or this rank's part of it; None on a rank that has none.
+
+    A head is rank 0's alone: it is one layer, and reads hidden states that every rank has whole.
 
     Raises:
         ModelLoadError: it cannot be loaded, or does not fit the target.
@@ -145,6 +160,10 @@ def load_draft(
         at_once = head.config.parallel_drafts
         if 1 < at_once < config.draft_tokens:
             raise ModelLoadError(f"draft_tokens: {config.draft_tokens}, but the head {name} drafts at most {at_once}")
+        if (config.draft_tensor_parallel_size or 1) > 1:
+            raise ModelLoadError(f"draft_tensor_parallel_size: {name} is a head, which is not shared")
+        if collectives.rank:
+            return None
         with memory_explained(device, f"the weights of the head {name}"):
             return LoadedHead(Eagle3Head(head, ops, dtype, device))
     checkpoint = open_draft_checkpoint(
@@ -157,8 +176,21 @@ def load_draft(
             f"draft_model: {name} has a vocabulary of {mine} tokens and {config.model} one of {its}: "
             "a draft model must have its target's"
         )
-    with memory_explained(device, f"the weights of the draft model {name}", weight_bytes(checkpoint, dtype)):
-        return LoadedDraftModel(build_model(checkpoint, checkpoint.config, ops, dtype, device))
+    ranks = config.draft_tensor_parallel_size or _ranks(checkpoint, dtype, collectives.size)
+    if ranks == 1 and collectives.rank:
+        return None
+    shared = collectives if ranks > 1 else ALONE
+    shard = PartialShard.of(checkpoint.config, shared) if ranks > 1 else WHOLE
+    with memory_explained(
+        device, f"the weights of the draft model {name}", weight_bytes(shard.checkpoint(checkpoint), dtype)
+    ):
+        return LoadedDraftModel(build_model(checkpoint, checkpoint.config, ops, dtype, device, shard), shared)
+
+
+def _ranks(checkpoint: Checkpoint, dtype: torch.dtype, ranks: int) -> int:
+    """How many of the ranks draft fastest together: all or one."""
+    saved = weight_bytes(checkpoint, dtype) * (1 - 1 / ranks) / checkpoint.config.num_layers
+    return ranks if fits(checkpoint.config, ranks) and saved > _SHARED_LAYER_BYTES else 1
 
 
 def _cache(shape: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> KVCache:

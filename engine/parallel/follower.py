@@ -1,7 +1,7 @@
 """A rank other than 0: ``python -m draftline.engine.parallel.follower SOCKET MEMORY WAKE``, which `Ranks` starts.
 
-It has its part of the target, a cache for its heads, and a slot table. It carries out each plan as rank 0's runner does, and
-gets drafts and samples from there: its sampler is rank 0.
+It has its part of the target, and of a draft model that the ranks share, caches for its heads, and a slot table. It carries
+out each plan as rank 0's runner does, and gets drafts and samples from there: its sampler is rank 0.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from draftline.engine.drafting.loaded import load_draft
 from draftline.engine.errors import DeviceLostError
 from draftline.engine.parallel.group import RankGroup, meet
 from draftline.engine.parallel.messages import Alive, Broken, FromRank, Ready, StartRank
@@ -38,13 +39,13 @@ from draftline.engine.runner.ranks import draft_places
 from draftline.engine.runner.shapes import StepShape
 from draftline.engine.runner.slot_writer import SlotWriter
 from draftline.kernels import select_ops
-from draftline.kernels.collectives import Collectives
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.errors import ModelLoadError
 from draftline.models.hidden_states import UnreadStates
 from draftline.models.loader import open_checkpoint
 from draftline.models.parallel.shard import PartialShard
+from draftline.spec.drafter import DraftChunk, Drafter
 from draftline.spec.no_drafter import NoDrafter
 
 logger = logging.getLogger(__name__)
@@ -58,14 +59,14 @@ ANY = 1 << 62
 class Samples:
     """The samples of a step, which rank 0 sends: the other ranks' `Ops.sample`."""
 
-    def __init__(self, most: int, collectives: Collectives, device: torch.device) -> None:
+    def __init__(self, most: int, group: RankGroup, device: torch.device) -> None:
         """``most`` are the most samples of a step."""
         self._tokens = torch.zeros(most, dtype=torch.int64, device=device)
-        self._collectives = collectives
+        self._group = group
 
     def receive(self, count: int) -> None:
         """Take the samples of this step, in stream order."""
-        self._tokens[:count] = self._collectives.spread(self._tokens[:count])
+        self._tokens[:count] = self._group.spread(self._tokens[:count])
 
     def __call__(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         """[S] int64, the samples."""
@@ -87,11 +88,11 @@ class Follower:
     """Carries out plans."""
 
     def __init__(
-        self, target: Target, executors: Executors, table: SlotTable, samples: Samples, collectives: Collectives
+        self, target: Target, executors: Executors, parts: ExecutorParts, samples: Samples, group: RankGroup
     ) -> None:
-        self._target, self._executors, self._table, self._samples = target, executors, table, samples
-        self._collectives = collectives
-        self._slots = SlotWriter(table, ())
+        self._target, self._executors, self._table, self._samples = target, executors, parts.table, samples
+        self._shares_drafter, self._group = parts.drafter.keeps_cache, group
+        self._slots = SlotWriter(parts.table, ())
 
     @property
     def memory(self) -> str:
@@ -104,14 +105,18 @@ class Follower:
         return f"{held}, {torch.cuda.max_memory_allocated(device) / GIB:.2f} GiB of {device}"
 
     @torch.inference_mode()
-    def launch(self, plan: Plan) -> None:
+    def launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...]) -> None:
         """The counterpart of `Runner.launch`."""
         rows = plan.rows
         self._slots.apply(plan)
+        if catch_up and self._shares_drafter:
+            self._executors.for_catch_up(catch_up).catch_up(catch_up)
         if not rows:
             return
         drafting = tuple([row for row in rows if row.drafts])
         if drafting:
+            if self._shares_drafter:
+                self._executors.for_drafts(drafting).draft(drafting)
             self._receive_drafts(drafting)
         executor = self._executors.for_step(rows)
         forward = executor.forward(rows)
@@ -120,7 +125,7 @@ class Follower:
 
     def _receive_drafts(self, rows: tuple[Row, ...]) -> None:
         slots, positions = draft_places(rows, self._table)
-        drafts = self._collectives.spread(torch.zeros_like(positions).flatten())
+        drafts = self._group.spread(torch.zeros_like(positions).flatten())
         self._table.tokens[slots, positions] = drafts.view(positions.shape).int()
 
 
@@ -147,8 +152,11 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
     ops = select_ops(device, config.kernels)
     shard = PartialShard.of(checkpoint.config, group.collectives)
     target = Target.load(config, checkpoint, device, ops, shard)
+    draft = None
+    if config.draft_model is not None:
+        draft = load_draft(config, checkpoint, ops, target.dtype, device, group.collectives)
+    draft_block_bytes = 0 if draft is None else draft.block_bytes(config.block_size)
     max_drafts, last_read = group.least([ANY, 0])
-    drafter = RankZerosDrafter(-last_read)
     largest = largest_batch(
         target.shape.max_positions,
         device,
@@ -157,16 +165,20 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
         max_rows=config.max_num_seqs,
     )
     most = max(target.step_tokens, config.max_num_seqs * (max_drafts + 1))
-    samples = Samples(most, group.collectives, device)
+    samples = Samples(most, group, device)
     # Constraints are rank 0's affair. Every slot is free in this table, which graphs of all executors expect.
     constraints = ConstraintTable.allocate(
         config.max_num_seqs, target.shape.vocab_size, words=64, masks=1, samples=1, device=device
     )
     shapes = target.shapes(max_drafts)
 
+    def build_drafter(blocks: int) -> Drafter:
+        return RankZerosDrafter(-last_read) if draft is None else draft.build(config, blocks, ops, constraints)
+
     def allocate(blocks: int, max_model_len: int) -> ExecutorParts:
         table = target.allocate_table(max_model_len, max_drafts)
-        cache = target.allocate_cache(blocks, blocks * target.block_bytes)
+        cache = target.allocate_cache(blocks, blocks * (target.block_bytes + draft_block_bytes))
+        drafter = build_drafter(blocks)
         return ExecutorParts(target.model, cache, table, ops, drafter, target.accept, constraints, shapes, samples)
 
     graphs: dict[StepShape, Executor] = {}
@@ -183,14 +195,21 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
             compile_kernels(allocate(1, target.max_len), ahead, largest)
             if not shard.is_sized_as_first:
                 group.barrier()
-    sizes = agree_on_blocks(target, group, largest, lambda: drafter.sink, shapes, drafter_block_bytes=0)
+    sizes = agree_on_blocks(
+        target,
+        group,
+        largest,
+        lambda: build_drafter(largest.block_tables.shape[1]).sink,
+        shapes,
+        drafter_block_bytes=draft_block_bytes,
+    )
     shapes = sizes.shapes
     parts = allocate(sizes.blocks, sizes.max_model_len)
     if device.type == "cuda" and config.uses_graphs:
         from draftline.engine.runner.warmup import capture_graphs
 
         graphs = capture_graphs(parts)
-    return Follower(target, Executors(EagerExecutor(parts), shapes, graphs), parts.table, samples, group.collectives)
+    return Follower(target, Executors(EagerExecutor(parts), shapes, graphs), parts, samples, group)
 
 
 class _Reports:
@@ -240,9 +259,9 @@ def main(descriptor: int, memory: int, wake: int) -> None:
         logger.info("rank %d ready in %.1f s: %s", start.rank, time.monotonic() - started, follower.memory)
         reports.send(Ready())
         while True:
-            plan = decoder.decode(plans.receive())
+            plan, catch_up = decoder.decode(plans.receive())
             progress.advance()
-            follower.launch(plan)
+            follower.launch(plan, catch_up)
     except ModelLoadError as error:
         reports.send(Broken(error))
     except Exception as error:  # noqa: BLE001  rank 0 reports it

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch._C._distributed_c10d import FileStore, ProcessGroup, ProcessGroupGloo
 
 from draftline.kernels.collectives import Collectives
@@ -54,15 +55,21 @@ class RankGroup:
         Args:
             group: the ranks that have met.
             device: where this rank's part of the model is.
-            begun: is called when an exchange begins.
+            begun: is called when an exchange begins: a step's drafts or samples, and on a CPU every other.
         """
-        self._host = ProcessCollectives(group, begun)
+        self._host, self._begun = ProcessCollectives(group, begun), begun
         self.collectives: Collectives = self._host
         if device.type == "cuda":
             # Imported here, since a CPU runs without Triton.
             from draftline.kernels.triton.collectives import SymmetricCollectives
 
-            self.collectives = SymmetricCollectives(group, self._host, device, begun)
+            self.collectives = SymmetricCollectives(group, self._host, device)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Rank 0's drafts or samples on every rank; see `Collectives.spread`."""
+        # Other exchanges of GPUs are mostly in graphs, so that no rank knows when it begins one.
+        self._begun()
+        return self.collectives.spread(values)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
 from multiprocessing.connection import Connection, wait
@@ -43,6 +43,7 @@ from draftline.kernels.slots import SlotTable
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.parallel.split import splits
+from draftline.spec.drafter import DraftChunk
 
 logger = logging.getLogger(__name__)
 
@@ -200,18 +201,18 @@ class Ranks(StartedRanks):
             raise self._lost
 
     @override
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan, catch_up: Sequence[DraftChunk] = ()) -> None:
         self.check_alive()
         self._progress.advance()
-        self._plans.send(encode(plan))
+        self._plans.send(encode(plan, catch_up))
 
     @override
     def spread_drafts(self, rows: tuple[Row, ...], table: SlotTable) -> None:
-        self.group.collectives.spread(table.tokens[draft_places(rows, table)].long().flatten())
+        self.group.spread(table.tokens[draft_places(rows, table)].long().flatten())
 
     @override
     def spread_tokens(self, tokens: Tensor) -> None:
-        self.group.collectives.spread(tokens)
+        self.group.spread(tokens)
 
     @override
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

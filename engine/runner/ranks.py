@@ -1,12 +1,13 @@
 """``OtherRanks``: what a runner tells the other ranks of a tensor-parallel engine. Without any, nothing.
 
-The other ranks compute each step's forward pass on their part of the model. Rank 0 alone drafts, masks and samples, and
-spreads the resulting tokens. So sampling parameters, constraints and drafters exist once, and ranks cannot disagree.
+The other ranks compute each step's forward pass on their part of the model, and those of a draft model that they share.
+Rank 0 alone chooses drafts, masks and samples, and spreads the resulting tokens. So sampling parameters and constraints exist
+once, and ranks cannot disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,13 +16,14 @@ from torch import Tensor
 from draftline.engine.request.sequence import Plan, Row
 from draftline.engine.runner.transfer import upload
 from draftline.kernels.slots import SlotTable
+from draftline.spec.drafter import DraftChunk
 
 
 class OtherRanks:
     """The other ranks, as rank 0 sees them. This one: there are none."""
 
-    def begin(self, plan: Plan) -> None:
-        """Let them begin the step of a plan. From here on the step must be carried out to its end."""
+    def begin(self, plan: Plan, catch_up: Sequence[DraftChunk] = ()) -> None:
+        """Let them begin the step of a plan, and what the drafter catches up with. From here on it must be carried out to its end."""
 
     def spread_drafts(self, rows: tuple[Row, ...], table: SlotTable) -> None:
         """Give them the drafts of the rows, which the table has now."""

@@ -72,7 +72,7 @@ class Runner:
             in_flight: the launched steps before this one that are not committed yet.
         """
         rows, part = plan.rows, self.profiler.part
-        self._ranks.begin(plan)
+        self._ranks.begin(plan, catch_up)
         # Bring the device's tables up to date: slots and blocks, constraints, the drafter's own cache.
         with part("upload"):
             features = self._slots.apply(plan)

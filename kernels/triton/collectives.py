@@ -16,7 +16,7 @@ has died.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import gcd
@@ -310,16 +310,13 @@ def _num_warps(block: int) -> int:
 class SymmetricCollectives(Collectives):
     """Collectives of one rank on its GPU, by peer memory that torch maps (without NVLink multicast)."""
 
-    def __init__(
-        self, group: ProcessGroup, host: Collectives, device: torch.device, begun: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, group: ProcessGroup, host: Collectives, device: torch.device) -> None:
         """Map the ranks' inboxes. All ranks do so together.
 
         Args:
             group: of all ranks, with a name that no other group of this process has.
             host: collectives between the processes.
             device: this rank's.
-            begun: is called when this rank launches a step's exchange of tokens. Others are mostly in CUDA graphs.
         """
         # Imported here: it needs a build of torch with CUDA.
         os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
@@ -343,7 +340,7 @@ class SymmetricCollectives(Collectives):
             self.size,
             DeviceLimits.of(device),
         )
-        self._device, self._begun = device, begun
+        self._device = device
         self.spread(torch.zeros(1, dtype=torch.int64, device=device))  # compiles what runs outside of graphs
 
     @override
@@ -358,5 +355,4 @@ class SymmetricCollectives(Collectives):
 
     @override
     def spread(self, values: Tensor) -> Tensor:
-        self._begun()
         return self._exchange.spread(values)

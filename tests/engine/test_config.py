@@ -17,6 +17,11 @@ from draftline.engine.config import EngineConfig, EngineOptions
         ({"drafter": "ngram", "draft_model": "m"}, "draft_model: is not used where drafter is ngram"),
         ({"draft_quantization": "fp8"}, "draft_quantization: there is no draft model to convert to fp8"),
         ({"draft_quantization": "int3", "draft_model": "m"}, "draft_quantization"),
+        ({"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size: there is no draft model to share"),
+        (
+            {"draft_tensor_parallel_size": 2, "draft_model": "m", "tensor_parallel_size": 4},
+            "draft_tensor_parallel_size: 2 is neither 1 nor tensor_parallel_size, which is 4",
+        ),
         ({"ngram_entries": 1000}, "1000 is not a power of two"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),

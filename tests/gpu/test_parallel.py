@@ -31,7 +31,7 @@ DEVICE = "cuda"
 needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 CASES = {
-    "drafts-2": Case("llama-1024", "bfloat16", drafter="alternating", ranks=2),
+    "drafts-2": Case("llama-1024", "bfloat16", drafter="alternating", ranks=2, draft_ranks=2),
     "int8-2": Case("qwen3-256", "bfloat16", drafter="ngram", quantization="int8", kv_cache_dtype="int8", ranks=2),
     "head-4": Case("llama-1024", "bfloat16", drafter="eagle3", quantization="fp8", ranks=4),
     "fp8-2": Case("llama-576", "bfloat16", "draft_model", quantization="fp8", kv_cache_dtype="fp8", ranks=2),

@@ -58,6 +58,7 @@ class Case:
         enforce_eager: whether the mixed engine has no CUDA graphs either.
         max_batched_tokens: of the mixed engine: the longest chunk of a prompt.
         ranks: of both engines: their number is part of the arithmetic.
+        draft_ranks: of the mixed engine's draft model; None where the engine chooses.
     """
 
     shape: str
@@ -68,6 +69,7 @@ class Case:
     enforce_eager: bool = False
     max_batched_tokens: int = 80
     ranks: int = 1
+    draft_ranks: int | None = None
 
 
 class Wrong(Drafter):
@@ -120,7 +122,7 @@ HEAD = "eagle3"
 """The drafter of a case with a head."""
 
 
-def _draft_of(folder: Path, case: Case) -> Path | None:
+def draft_of(folder: Path, case: Case) -> Path | None:
     """What the case's ``draft_model`` names: the target itself, or a head with random weights."""
     if case.drafter != HEAD:
         return folder if ADVERSARIES.get(case.drafter, (case.drafter, None))[0] == "draft_model" else None
@@ -134,7 +136,7 @@ def _draft_of(folder: Path, case: Case) -> Path | None:
 def start(folder: Path, case: Case, device: str) -> Core:
     """The mixed engine of a case."""
     drafter, adversary = ADVERSARIES.get(case.drafter, (case.drafter, None))
-    draft_model = _draft_of(folder, case)
+    draft_model = draft_of(folder, case)
 
     class Parts(DrafterParts):
         """Drafts in some steps only, each sequence as many tokens as chance has it."""
@@ -160,6 +162,7 @@ def start(folder: Path, case: Case, device: str) -> Core:
                 max_batched_tokens=case.max_batched_tokens,
                 drafter="draft_model" if draft_model else drafter,
                 draft_model=None if draft_model is None else str(draft_model),
+                draft_tensor_parallel_size=case.draft_ranks,
                 draft_tokens=DRAFTS,
                 draft_length="fixed",
             )

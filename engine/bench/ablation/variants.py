@@ -51,10 +51,18 @@ _GPU_ONLY = {
 }
 
 
-def _drafts(config: EngineConfig, on_gpu: bool) -> tuple[str, dict[str, Any]]:
+_NO_DRAFTS: Mapping[str, Any] = {
+    "drafter": "none",
+    "draft_model": None,
+    "draft_quantization": "auto",
+    "draft_tensor_parallel_size": None,
+}
+
+
+def _drafts(config: EngineConfig, on_gpu: bool) -> tuple[str, Mapping[str, Any]]:
     drafting = config.drafter != "none" and (config.drafter != "auto" or config.draft_model is not None or not on_gpu)
     if drafting:
-        return "off", {"drafter": "none", "draft_model": None, "draft_quantization": "auto"}
+        return "off", _NO_DRAFTS
     return "ngram", {"drafter": "ngram"}
 
 
@@ -113,9 +121,7 @@ _SWITCHES: Mapping[str, Callable[[EngineConfig, bool], Variant]] = {
         {
             "kernels": "reference",
             "prefix_caching": False,
-            "drafter": "none",
-            "draft_model": None,
-            "draft_quantization": "auto",
+            **_NO_DRAFTS,
             "quantization": "auto",
             "kv_cache_dtype": "auto",
             **_whole_prompts(config, on_gpu)[1],

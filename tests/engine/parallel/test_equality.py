@@ -15,6 +15,10 @@ from exact_models import write_model
 CASES = {
     "llama-2": Case("llama-64", "float32", drafter="alternating", ranks=2),
     "llama-4": Case("llama-64", "float32", drafter="draft_model", ranks=4),
+    "llama-2-draft": Case("llama-64", "float32", drafter="alternating", ranks=2, draft_ranks=2),
+    "qwen3-4-draft": Case(
+        "qwen3-256", "bfloat16", drafter="draft_model", ranks=4, draft_ranks=4, kv_cache_dtype="int8"
+    ),
     "smollm2-2": Case("llama-576", "float16", drafter="ngram", ranks=2),
     "smollm2-4": Case("llama-576", "bfloat16", drafter="wrong", ranks=4, kv_cache_dtype="int8"),
     "qwen2-2": Case("qwen2-128", "float32", ranks=2),
@@ -25,12 +29,12 @@ CASES = {
     "gemma3-2": Case("gemma3-128", "float16", drafter="ngram", ranks=2),
     "gpt2-3": Case("gpt2-192", "float32", drafter="forced", ranks=3),
 }
-_QUICK = "llama-2"
+_QUICK = ("llama-2", "llama-2-draft")
 
 
 @pytest.mark.skipif(not EXACT, reason="this CPU's kernels, or those chosen for it, are only close")
 @pytest.mark.parametrize(
-    "name", [name if name == _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+    "name", [name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )
 def test_a_crowd_equals_solo_runs(name: str, tmp_path: Path) -> None:
     case = CASES[name]

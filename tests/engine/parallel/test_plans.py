@@ -14,6 +14,7 @@ from draftline.engine.parallel.plan_codec import PlanDecoder, encode
 from draftline.engine.parallel.plan_ring import PlanReceiver, PlanSender
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Plan, Row, Sequence
+from draftline.spec.drafter import DraftChunk
 
 
 def sequence(tokens: list[int], **sampling: object) -> Sequence:
@@ -35,8 +36,10 @@ def test_a_plan_survives_the_way() -> None:
     )
     second = Plan(rows=(Row(plain, 3, 2, 1, 3, 2, 3), Row(asks, 0, 3, 1, 4, 0, 1)))
     decoder = PlanDecoder()
-    for plan in (first, second, Plan(admitted=first.admitted)):
-        got = decoder.decode(encode(plan))
+    chunks = (DraftChunk(3, 0, 2), DraftChunk(0, 7, 300))
+    for plan, catch_up in ((first, ()), (second, chunks), (Plan(admitted=first.admitted), chunks[:1])):
+        got, caught_up = decoder.decode(encode(plan, catch_up))
+        assert caught_up == catch_up
         assert list(map(fields, got.rows)) == list(map(fields, plan.rows))
         assert got.new_blocks == plan.new_blocks
         assert [(row.slot, row.sequence.tokens, row.sequence.prompt_len) for row in got.admitted] == [
