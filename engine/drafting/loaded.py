@@ -26,17 +26,13 @@ from draftline.models.heads.checkpoint import open_head
 from draftline.models.heads.eagle3 import Eagle3Head
 from draftline.models.loader import open_draft_checkpoint
 from draftline.models.model import Model
-from draftline.models.parallel.shard import WHOLE, PartialShard
-from draftline.models.parallel.split import fits
+from draftline.models.parallel.shard import WHOLE, PartialShard, Shard
 from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel, SharedDraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.eagle3 import Eagle3, round_begins_with
 from draftline.spec.forced import ForcedFirst
 from draftline.spec.lookup_first import LookupFirst
 from draftline.spec.parallel_head import ParallelHead
-
-_SHARED_LAYER_BYTES = 30e6
-"""Sharing a layer takes two sums of some 3 µs each. A GPU reads so many bytes of weights meanwhile."""
 
 
 class LoadedDraft(Protocol):
@@ -160,7 +156,7 @@ def load_draft(
         at_once = head.config.parallel_drafts
         if 1 < at_once < config.draft_tokens:
             raise ModelLoadError(f"draft_tokens: {config.draft_tokens}, but the head {name} drafts at most {at_once}")
-        if (config.draft_tensor_parallel_size or 1) > 1:
+        if config.draft_tensor_parallel_size > 1:
             raise ModelLoadError(f"draft_tensor_parallel_size: {name} is a head, which is not shared")
         if collectives.rank:
             return None
@@ -176,21 +172,16 @@ def load_draft(
             f"draft_model: {name} has a vocabulary of {mine} tokens and {config.model} one of {its}: "
             "a draft model must have its target's"
         )
-    ranks = config.draft_tensor_parallel_size or _ranks(checkpoint, dtype, collectives.size)
-    if ranks == 1 and collectives.rank:
+    shared: Collectives = ALONE
+    shard: Shard = WHOLE
+    if config.draft_tensor_parallel_size > 1:
+        shared, shard = collectives, PartialShard.of(checkpoint.config, collectives)
+    elif collectives.rank:
         return None
-    shared = collectives if ranks > 1 else ALONE
-    shard = PartialShard.of(checkpoint.config, shared) if ranks > 1 else WHOLE
     with memory_explained(
         device, f"the weights of the draft model {name}", weight_bytes(shard.checkpoint(checkpoint), dtype)
     ):
         return LoadedDraftModel(build_model(checkpoint, checkpoint.config, ops, dtype, device, shard), shared)
-
-
-def _ranks(checkpoint: Checkpoint, dtype: torch.dtype, ranks: int) -> int:
-    """How many of the ranks draft fastest together: all or one."""
-    saved = weight_bytes(checkpoint, dtype) * (1 - 1 / ranks) / checkpoint.config.num_layers
-    return ranks if fits(checkpoint.config, ranks) and saved > _SHARED_LAYER_BYTES else 1
 
 
 def _cache(shape: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> KVCache:

@@ -22,7 +22,6 @@ from draftline.kernels.triton.attention.plan import AttentionShape, max_programs
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.attention.soft_cap import soft_cap
-from draftline.kernels.triton.compile.shared_cache import share_cache
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.inputs.gather_drafts import gather_drafts
@@ -60,7 +59,6 @@ class TritonOps(Ops):
     @staticmethod
     def for_device(device: torch.device) -> TritonOps:
         """The operations sized for one CUDA device."""
-        share_cache()
         limits = DeviceLimits.of(device)
         vendor = VendorProducts(device, Path(triton.knobs.cache.dir), limits)
         return TritonOps.sized(limits, device=device, vendor=vendor)

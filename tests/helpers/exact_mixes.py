@@ -58,7 +58,7 @@ class Case:
         enforce_eager: whether the mixed engine has no CUDA graphs either.
         max_batched_tokens: of the mixed engine: the longest chunk of a prompt.
         ranks: of both engines: their number is part of the arithmetic.
-        draft_ranks: of the mixed engine's draft model; None where the engine chooses.
+        draft_ranks: those that share the mixed engine's draft model.
     """
 
     shape: str
@@ -69,7 +69,7 @@ class Case:
     enforce_eager: bool = False
     max_batched_tokens: int = 80
     ranks: int = 1
-    draft_ranks: int | None = None
+    draft_ranks: int = 1
 
 
 class Wrong(Drafter):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -55,6 +57,13 @@ def test_a_file_system_without_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "link", link)
     assert Path(SharedCache("key").put(b"module", MODULE)).read_bytes() == b"module"
+
+
+def test_every_process_that_launches_kernels_shares_the_cache() -> None:
+    """A rank's first kernel is that of an exchange, before it has operations."""
+    program = "import draftline.kernels.triton.collectives; from triton import knobs; print(knobs.cache.manager_class.__name__)"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "SharedCache"
 
 
 def test_another_cache_that_triton_was_told_to_use_stays() -> None:
