@@ -23,11 +23,10 @@ CASES = (
     Case("llama-64", "float32", drafter="alternating"),
     Case("llama-576", "bfloat16", drafter="draft_model", quantization="fp8", kv_cache_dtype="fp8"),
     Case("llama-1024", "bfloat16", drafter="wrong", quantization="int8", kv_cache_dtype="int8"),
-    Case("qwen3-256", "float16", drafter="draft_model", quantization="fp8", max_batched_tokens=130),
+    Case("qwen3-256", "bfloat16", drafter="none", kv_cache_dtype="int8", max_batched_tokens=17),
     Case("qwen2-128", "bfloat16", drafter="forced"),
-    Case("mistral-256", "bfloat16", drafter="none", kv_cache_dtype="int8", max_batched_tokens=17),
     Case("llama-576", "bfloat16", drafter="eagle3"),
-    Case("gemma3-128", "bfloat16", drafter="ngram"),
+    Case("gemma3-128", "bfloat16", drafter="ngram", enforce_eager=True),
     Case("gpt2-192", "float16", drafter="wrong", enforce_eager=True),
 )
 
@@ -36,17 +35,19 @@ MORE_CASES = (
     Case("llama-576", "float16", drafter="ngram", enforce_eager=True),
     Case("llama-1024", "bfloat16", drafter="alternating", max_batched_tokens=300),
     Case("llama-1024", "float32", drafter="ngram", max_batched_tokens=33, enforce_eager=True),
-    Case("qwen3-256", "bfloat16", drafter="none", kv_cache_dtype="int8", max_batched_tokens=17),
+    Case("qwen3-256", "float16", drafter="draft_model", quantization="fp8", max_batched_tokens=130),
     Case("qwen3-256", "bfloat16", drafter="alternating", kv_cache_dtype="fp8", enforce_eager=True),
     Case("qwen2-128", "float32", drafter="wrong", quantization="int8", enforce_eager=True),
     Case("qwen3-256", "float16", drafter="eagle3", quantization="fp8", kv_cache_dtype="fp8"),
     Case("mistral-256", "bfloat16", drafter="draft_model"),
+    Case("mistral-256", "bfloat16", drafter="none", kv_cache_dtype="int8", max_batched_tokens=17),
     Case("mistral-256", "float16", drafter="alternating", kv_cache_dtype="int8", enforce_eager=True),
+    Case("gemma3-128", "bfloat16", drafter="ngram"),
     Case("gemma3-128", "bfloat16", drafter="eagle3", enforce_eager=True),
     Case("gemma3-128", "float32", drafter="alternating", kv_cache_dtype="fp8", enforce_eager=True),
     Case("gpt2-192", "float16", drafter="wrong"),
 )
-"""Run with ``-m slow``: each shape, type and drafter is in one of the others."""
+"""Run with ``-m slow``: each type, drafter and cache, and nearly each shape, is in one of the others."""
 
 Engines = tuple[Case, Core, Alone]
 

@@ -61,7 +61,8 @@ def test_graphs_operations_and_the_cpu_agree(tmp_path: Path, name: str) -> None:
     assert answers[0] == answers[1] == answers[2]
 
 
-@pytest.mark.parametrize("name", NAMES)
+# With soft caps of heads of 256, a kernel takes ten seconds to compile.
+@pytest.mark.parametrize("name", [*NAMES[:2], pytest.param("gemma3-soft-caps", marks=pytest.mark.slow)])
 def test_they_run_in_bfloat16(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]))
     write_byte_tokenizer(tmp_path)

@@ -81,7 +81,14 @@ SHAPES = [
 SIZES = {f"{n}x{k}": (n, k) for n, k in SHAPES}
 
 
-@pytest.mark.parametrize(("n", "k", "dtype"), covering(SIZES, TYPES, group="one-dense"))
+OTHER_TYPES = {"float16": FP16, "float32": FP32}
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "dtype"),
+    covering(SIZES, {"bfloat16": BF16}, group="one-dense")
+    + covering(SIZES, OTHER_TYPES, group="one-dense", max_pairs=len(SIZES)),
+)
 def test_dense_layers(n: int, k: int, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator) -> None:
     most = MOST_FLOAT32_ROWS if dtype == FP32 else max(ROWS)
     x, norm = draw(rng, most, k, dtype=dtype), draw(rng, k, dtype=dtype)
