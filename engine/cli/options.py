@@ -230,7 +230,10 @@ def _name(field: str) -> str:
 def _as_flags(model: type[Options], problem: str) -> str:
     """The description of a problem of a whole model, with the model's options as flags."""
     names = "|".join(model.model_fields)
-    return re.sub(rf"\b({names})\b", lambda found: f"--{_flag(model, found[0]).replace('_', '-')}", problem)
+    # Not in quotes, which are values, nor in "draft model".
+    return re.sub(
+        rf"(?<!')(?<!draft )\b({names})\b", lambda found: f"--{_flag(model, found[0]).replace('_', '-')}", problem
+    )
 
 
 def _origin(model: type[Options], field: str, flags: Mapping[str, object], path: Path | None) -> str:

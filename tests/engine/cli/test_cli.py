@@ -231,6 +231,8 @@ def test_info_shows_the_model_without_generating() -> None:
         (["--reasoning-end", ""], "--reasoning-end: String should have at least 1 character"),
         (["--schema", "/no/such/file"], "--schema: cannot read /no/such/file: No such file or directory"),
         (["--draft-tokens", "17"], "--draft-tokens: Input should be less than or equal to 16, not 17"),
+        (["--draft-quantization", "fp8"], "--draft-quantization: there is no draft model to convert to fp8"),
+        (["--drafter", "draft_model"], "--drafter: 'draft_model' needs the name of one: set --draft-model"),
         (["--server", "x:1", "--dtype", "float32"], "--server: the server has its own engine"),
     ],
 )
