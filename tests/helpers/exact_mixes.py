@@ -122,7 +122,7 @@ HEAD = "eagle3"
 """The drafter of a case with a head."""
 
 
-def draft_of(folder: Path, case: Case) -> Path | None:
+def _draft_of(folder: Path, case: Case) -> Path | None:
     """What the case's ``draft_model`` names: the target itself, or a head with random weights."""
     if case.drafter != HEAD:
         return folder if ADVERSARIES.get(case.drafter, (case.drafter, None))[0] == "draft_model" else None
@@ -136,7 +136,7 @@ def draft_of(folder: Path, case: Case) -> Path | None:
 def start(folder: Path, case: Case, device: str) -> Core:
     """The mixed engine of a case."""
     drafter, adversary = ADVERSARIES.get(case.drafter, (case.drafter, None))
-    draft_model = draft_of(folder, case)
+    draft_model = _draft_of(folder, case)
 
     class Parts(DrafterParts):
         """Drafts in some steps only, each sequence as many tokens as chance has it."""

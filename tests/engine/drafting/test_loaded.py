@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from random_checkpoint import RandomCheckpoint
 from tiny import CONFIG
-from tiny_head import tiny_head
+from tiny_head import head_fields, random_weights, tiny_head, write_head
 
 from draftline.engine.config import EngineConfig
-from draftline.engine.drafting.loaded import LoadedHead
+from draftline.engine.drafting.loaded import LoadedHead, load_draft
+from draftline.kernels.collectives import Alone
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.reference.ops import ReferenceOps
+from draftline.models.errors import ModelLoadError
+from draftline.models.heads.config import head_config
 from draftline.spec.forced import ForcedFirst
 
 
@@ -29,3 +35,17 @@ def test_a_head_drafts_behind_lookup_unless_it_is_asked_for_alone(
     assert isinstance(made, ForcedFirst)
     assert made.keeps_cache
     assert made.sink.layers == loaded.read_layers != ()
+
+
+def test_a_head_is_rank_zeros_alone(tmp_path: Path) -> None:
+    fields = head_fields()
+    write_head(tmp_path, fields, random_weights(head_config(fields, "head", CONFIG)))
+    target, device = RandomCheckpoint(CONFIG, std=0.3), torch.device("cpu")
+    second = Alone()
+    second.rank, second.size = 1, 2
+    config = EngineConfig(model="target", draft_model=str(tmp_path), tensor_parallel_size=2)
+    assert load_draft(config, target, ReferenceOps(), torch.float32, device) is not None
+    assert load_draft(config, target, ReferenceOps(), torch.float32, device, second) is None
+    shared = config.model_copy(update={"draft_tensor_parallel_size": 2})
+    with pytest.raises(ModelLoadError, match=r"draft_tensor_parallel_size: .* is a head, which is not shared"):
+        load_draft(shared, target, ReferenceOps(), torch.float32, device)

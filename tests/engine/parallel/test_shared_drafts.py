@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from exact_models import write_model
 
 from draftline import LLM, Constraint, SamplingParams
 from draftline.engine.config import EngineOptions
-from draftline.models.errors import ModelLoadError
 
 OPTIONS: EngineOptions = {
     "device": "cpu",
@@ -37,12 +35,3 @@ def test_a_shared_copy_of_the_target_is_always_right(tmp_path: Path) -> None:
         assert stats.accepted_tokens == stats.drafted_tokens > 100
         (output,) = llm.generate(prompts[1], greedy_text, constraint=forced, use_tqdm=False)
         assert len(output.outputs[0].text) == 32
-
-
-def test_a_head_is_not_shared(tmp_path: Path) -> None:
-    from exact_mixes import Case, draft_of
-
-    write_model(tmp_path, "llama-64")
-    head = draft_of(tmp_path, Case("llama-64", "float32", drafter="eagle3"))
-    with pytest.raises(ModelLoadError, match=r"draft_tensor_parallel_size: .*head is a head, which is not shared"):
-        LLM(str(tmp_path), draft_model=str(head), draft_tensor_parallel_size=2, **OPTIONS)
