@@ -21,7 +21,7 @@ class ProcessCollectives(Collectives):
     """Collectives over a process group of CPU tensors."""
 
     def __init__(self, group: ProcessGroup, begun: Callable[[], None] = lambda: None) -> None:
-        """``group`` has all ranks; ``begun`` is called when an exchange begins."""
+        """``group`` has all ranks; ``begun`` is called when they begin to gather."""
         self.rank, self.size = group.rank(), group.size()
         self._group, self._begun = group, begun
 
@@ -48,7 +48,6 @@ class ProcessCollectives(Collectives):
 
     @override
     def spread(self, values: Tensor) -> Tensor:
-        self._begun()
         options = BroadcastOptions()
         options.rootRank = options.rootTensor = 0
         if values.numel():
