@@ -6,9 +6,9 @@
 All rows decode while a window of steps is measured twice. The first time, the host's clock measures how long the host
 waits for the device; if it does not wait, the host limits the step. The second time, torch.profiler records the
 kernels. The device is busy during the graphs of steps (``busy_by_steps``), and during their kernels
-(``busy_by_kernels``): between two dependent kernels of a graph there is a gap of about a microsecond. A kernel that starts early waits for the
-one before it. So the table has each kernel's own time, from the end of all earlier ones on: these add up to the time that
-the device is busy. Of several ranks, rank 0 is profiled.
+(``busy_by_kernels``): between two dependent kernels of a graph there is a gap of about a microsecond. A kernel that
+starts early waits for the one before it. So the table has each kernel's own time, from the end of all earlier ones on:
+these add up to the time that the device is busy. Of several ranks, rank 0 is profiled.
 """
 
 from __future__ import annotations
