@@ -34,7 +34,7 @@ from draftline.kernels.triton.inbox import PROGRAMS, WORDS, cell_bytes, cell_of,
 from draftline.kernels.triton.linear.dense import overlaps
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.sums import INTERPRETED
-from draftline.kernels.triton.words import MAX_WORDS, word_spread_kernel, word_sum_kernel
+from draftline.kernels.triton.words import MAX_WORDS, WORD_ELEMENT_BYTES, word_spread_kernel, word_sum_kernel
 
 _PATIENCE = tl.constexpr(1 << 26)
 """Rounds of waiting, of about a microsecond each."""
@@ -218,10 +218,11 @@ class Exchange:
             "OVERLAP": overlap,
             **launch_options(overlap),
         }
-        words = _block_of_words(rows, n, self.size)
-        if words is not None:
-            blocks = rows * triton.cdiv(n, words)
-            word_sum_kernel[(blocks,)](*tensors, n, BLOCK=words, num_warps=words // 32, **options)
+        words, left = divmod(n * partial.element_size(), WORD_ELEMENT_BYTES)
+        block = None if left else _block_of_words(rows, words, self.size)
+        if block is not None:
+            blocks = rows * triton.cdiv(words, block)
+            word_sum_kernel[(blocks,)](*tensors, words, BLOCK=block, num_warps=block // 32, **options)
             return out
         elements = rows * n
         block = _block(1, elements, self._cell_elements(partial))
@@ -294,12 +295,12 @@ def _block(rows: int, n: int, most: int) -> int:
     return block
 
 
-def _block_of_words(rows: int, n: int, size: int) -> int | None:
-    """Elements of a program's block, one a thread, where a sum goes in words; None where it has flags."""
-    if rows * n * (size - 1) > MAX_WORDS:
+def _block_of_words(rows: int, words: int, size: int) -> int | None:
+    """Words of a program's block, one a thread, where a sum of so many words a row goes in words; None where it has flags."""
+    if rows * words * (size - 1) > MAX_WORDS:
         return None
     blocks = (256, 512, WORDS)
-    return next((block for block in blocks if rows * triton.cdiv(n, block) <= PROGRAMS), None)
+    return next((block for block in blocks if rows * triton.cdiv(words, block) <= PROGRAMS), None)
 
 
 def _num_warps(block: int) -> int:

@@ -1,8 +1,8 @@
-"""Few elements from rank to rank: each in a word of 64 bits, beside the count of the exchange that it belongs to.
+"""Few elements from rank to rank: 32 bits of them in a word of 64, beside the count of the exchange that they belong to.
 
 A device writes and reads 64 bits at once. So the reader knows from a word itself that it has arrived, and takes it as soon as it
 has. With a flag behind the elements (`collectives.py`) the sender must first wait until all of them have arrived, which is
-another trip over the link. Words take four times the bytes of bfloat16, so larger messages have a flag.
+another trip over the link. Words take twice the elements' bytes, so larger messages have a flag.
 
 The counts tell exchanges apart: a word in a cell is an earlier exchange's until it has the count that is waited for.
 """
@@ -16,26 +16,38 @@ from draftline.kernels.triton.inbox import words_of
 from draftline.kernels.triton.overlap import wait_for_previous
 from draftline.kernels.triton.sums import INTERPRETED
 
-MAX_WORDS = 65536
+MAX_WORDS = 131072
 """The most words that a rank sends in an exchange."""
 
-
-@triton.jit
-def _to_bits(value: tl.tensor) -> tl.tensor:
-    """The bits of 16-bit or 32-bit elements, as int32."""
-    if value.dtype.primitive_bitwidth == 16:
-        return value.to(tl.int16, bitcast=True).to(tl.int32)
-    else:
-        return value.to(tl.int32, bitcast=True)
+WORD_ELEMENT_BYTES = 4
+"""Bytes of elements in a word: a float32, or two of 16 bits."""
 
 
 @triton.jit
-def _from_bits(bits: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """The inverse of `_to_bits`."""
+def _floats(bits: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
+    """[W] int32 -> [W, elements of a word] float32."""
     if dtype.primitive_bitwidth == 16:
-        return bits.to(tl.int16).to(dtype, bitcast=True)
+        first = bits.to(tl.int16).to(dtype, bitcast=True)
+        second = (bits >> 16).to(tl.int16).to(dtype, bitcast=True)
+        return tl.join(first, second).to(tl.float32)
     else:
-        return bits.to(dtype, bitcast=True)
+        return tl.reshape(bits.to(dtype, bitcast=True), (bits.shape[0], 1)).to(tl.float32)
+
+
+@triton.jit
+def _bits(values: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
+    """The inverse of `_floats`, rounded to ``dtype``."""
+    if dtype.primitive_bitwidth == 16:
+        first, second = tl.split(values.to(dtype).to(tl.int16, bitcast=True).to(tl.int32))
+        return (first & 0xFFFF) | (second << 16)
+    else:
+        return tl.reshape(values.to(dtype).to(tl.int32, bitcast=True), (values.shape[0],))
+
+
+@triton.jit
+def _elements(tensor: tl.tensor, at: tl.tensor, mask: tl.tensor) -> tl.tensor:
+    """The elements of the words ``at`` of a tensor, as bits."""
+    return tl.load(tensor.to(tl.pointer_type(tl.int32)) + at, mask=mask, other=0)
 
 
 @triton.jit
@@ -151,8 +163,9 @@ def word_sum_kernel(
     ADD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """One block of a row's sum a program: the arithmetic of `collectives.py`, in the order of the ranks."""
+    """One block of the N words of a row's sum a program: the arithmetic of `collectives.py`, in the order of the ranks."""
     program = tl.program_id(0)
+    dtype: tl.constexpr = partial.dtype.element_ty
     blocks = tl.cdiv(N, BLOCK)
     cols = tl.arange(0, BLOCK)
     n = program % blocks * BLOCK + cols
@@ -160,31 +173,29 @@ def word_sum_kernel(
     at = tl.cast(program // blocks, tl.int64) * N + n
     # Addresses and biases never change. The count does, with every exchange.
     own = tl.load(inboxes + RANK)
-    shift = tl.zeros([BLOCK], tl.float32)
+    shift = cols
     if BIAS:
-        shift = tl.load(bias + n, mask=mask, other=0.0).to(tl.float32)
+        shift = _elements(bias, n, mask)
     wait_for_previous(OVERLAP)
     count = tl.load(counts + program) + 1
-    value = tl.load(partial + at, mask=mask, other=0.0)
-    bits = _to_bits(value)
+    bits = _elements(partial, at, mask)
     for peer in tl.static_range(SIZE):
         if peer != RANK:
             _send(words_of(tl.load(inboxes + peer), program, RANK, count, SIZE) + cols, bits, count, mask)
     # While the words travel:
-    before = tl.zeros([BLOCK], tl.float32)
+    before = cols
     if ADD:
-        before = tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
-    total = tl.zeros([BLOCK], tl.float32)
+        before = _elements(residual, at, mask)
+    total = tl.zeros_like(_floats(bits, dtype))
     for rank in tl.static_range(SIZE):
-        part = value
+        part = bits
         if rank != RANK:
-            words = words_of(own, program, rank, count, SIZE) + cols
-            part = _from_bits(_receive(words, count, mask), value.dtype)
-        total = part.to(tl.float32) if rank == 0 else total + part.to(tl.float32)
+            part = _receive(words_of(own, program, rank, count, SIZE) + cols, count, mask)
+        total = _floats(part, dtype) if rank == 0 else total + _floats(part, dtype)
     if BIAS:
-        total += shift
+        total += _floats(shift, dtype)
     if ADD:
-        total = before + total
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
+        total = _floats(before, dtype) + total
+    tl.store(out.to(tl.pointer_type(tl.int32)) + at, _bits(total, dtype), mask=mask)
     tl.debug_barrier()  # all threads have read the count
     tl.store(counts + program, count)

@@ -59,7 +59,7 @@ def _jobs(size: int, dtype: torch.dtype, folder: Path) -> list[Job]:
         inbox.write_bytes(bytes(inbox_bytes(size)))
     # In words and with flags; blocks of many rows, and of a part of one; in turn, so that cells are used again. The join has more
     # blocks than programs.
-    shapes = [(1, 600), (130, 8), (3, 64), (2, 5000), (1, 66000), (1, 600), (1, 600)]
+    shapes = [(1, 600), (130, 8), (3, 64), (2, 5000), (1, 140001), (1, 600), (3, 601), (1, 600)]
     assert any(rows * columns > MAX_WORDS for rows, columns in shapes)
     whole = [
         (torch.randn(size, *shape, generator=generator) * 10 ** torch.randint(0, 4, (size, 1, 1))).to(dtype)
