@@ -36,6 +36,11 @@ from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.sums import INTERPRETED
 from draftline.kernels.triton.words import MAX_WORDS, WORD_ELEMENT_BYTES, word_spread_kernel, word_sum_kernel
 
+_PROGRAMS_PER_SM = 2
+"""Programs of an exchange on a multiprocessor: while one waits, the other sends. All run at once, so none waits for one that cannot start."""
+
+_SM_REGISTERS = 65536
+
 _PATIENCE = tl.constexpr(1 << 26)
 """Rounds of waiting, of about a microsecond each."""
 
@@ -189,7 +194,7 @@ class Exchange:
 
     Attributes:
         inboxes: [size] int64, the addresses of all ranks' inboxes in this rank's memory.
-        counts: [PROGRAMS] int32, how often each program has exchanged.
+        counts: [P] int32, how often each program has exchanged. P, the same on all ranks, is the most programs of an exchange.
         rank: this rank.
         size: the number of ranks.
         limits: the device's.
@@ -219,15 +224,15 @@ class Exchange:
             **launch_options(overlap),
         }
         words, left = divmod(n * partial.element_size(), WORD_ELEMENT_BYTES)
-        block = None if left else _block_of_words(rows, words, self.size)
+        block = None if left else self._block_of_words(rows, words)
         if block is not None:
             blocks = rows * triton.cdiv(words, block)
             word_sum_kernel[(blocks,)](*tensors, words, BLOCK=block, num_warps=block // 32, **options)
             return out
         elements = rows * n
-        block = _block(1, elements, self._cell_elements(partial))
-        programs = min(triton.cdiv(elements, block), PROGRAMS)
-        _exchange_sum_kernel[(programs,)](*tensors, elements, n, BLOCK=block, num_warps=_num_warps(block), **options)
+        block = self._block(1, elements, partial)
+        programs = min(triton.cdiv(elements, block), self._programs)
+        _exchange_sum_kernel[(programs,)](*tensors, elements, n, BLOCK=block, **_size_options(block), **options)
         return out
 
     def join(self, part: Tensor, starts: Tensor, widths: Sequence[int]) -> Tensor:
@@ -236,10 +241,10 @@ class Exchange:
         out = part.new_empty((rows, sum(widths)))
         if not rows:
             return out
-        block = _block(rows, max(widths), self._cell_elements(part))
+        block = self._block(rows, max(widths), part)
         blocks = triton.cdiv(max(widths), block)
         overlap = overlaps(part, self.limits)
-        _exchange_columns_kernel[(min(rows * blocks, PROGRAMS),)](
+        _exchange_columns_kernel[(min(rows * blocks, self._programs),)](
             part,
             starts,
             out,
@@ -254,16 +259,13 @@ class Exchange:
             BLOCK=block,
             MULTIPLE=gcd(16, *widths),
             OVERLAP=overlap,
-            num_warps=_num_warps(block),
+            **_size_options(block),
             **launch_options(overlap),
         )
         return out
 
-    def _cell_elements(self, elements: Tensor) -> int:
-        return cell_bytes(self.size) // elements.element_size()
-
     def spread(self, values: Tensor) -> Tensor:
-        """[K] int64, each below 2^31: rank 0's values. ``K`` is at most ``PROGRAMS * WORDS``."""
+        """[K] int64, each below 2^31: rank 0's values. ``K`` is at most ``P * WORDS``."""
         out = torch.empty_like(values)
         if values.shape[0]:
             word_spread_kernel[(triton.cdiv(values.shape[0], WORDS),)](
@@ -280,32 +282,36 @@ class Exchange:
             )
         return out
 
+    @property
+    def _programs(self) -> int:
+        return self.counts.shape[0]
 
-def _block(rows: int, n: int, most: int) -> int:
-    """Elements of a program's block: as few as leave each program one block, since a program sends and adds its block alone.
+    def _block(self, rows: int, n: int, elements: Tensor) -> int:
+        """Elements of a program's block: as few as leave each program one block, since a program sends and adds its block alone.
 
-    Args:
-        rows: rows that no block crosses.
-        n: elements of a row.
-        most: the elements of a cell.
-    """
-    block = 512
-    while rows * triton.cdiv(n, block) > PROGRAMS and block < n and 2 * block <= most:
-        block *= 2
-    return block
+        Args:
+            rows: rows that no block crosses.
+            n: elements of a row.
+            elements: of the type that is sent.
+        """
+        most = cell_bytes(self.size) // elements.element_size()
+        block = 512
+        while rows * triton.cdiv(n, block) > self._programs and block < n and 2 * block <= most:
+            block *= 2
+        return block
+
+    def _block_of_words(self, rows: int, words: int) -> int | None:
+        """Words of a program's block, one a thread, where a sum of so many words a row goes in words; None where it has flags."""
+        if rows * words * (self.size - 1) > MAX_WORDS:
+            return None
+        blocks = (256, 512, WORDS)
+        return next((block for block in blocks if rows * triton.cdiv(words, block) <= self._programs), None)
 
 
-def _block_of_words(rows: int, words: int, size: int) -> int | None:
-    """Words of a program's block, one a thread, where a sum of so many words a row goes in words; None where it has flags."""
-    if rows * words * (size - 1) > MAX_WORDS:
-        return None
-    blocks = (256, 512, WORDS)
-    return next((block for block in blocks if rows * triton.cdiv(words, block) <= PROGRAMS), None)
-
-
-def _num_warps(block: int) -> int:
-    """Eight elements a thread, or more in the largest blocks."""
-    return min(block // 256, 16)
+def _size_options(block: int) -> dict[str, int]:
+    """Eight elements a thread, or more in the largest blocks, and as many registers as leave room for another program."""
+    num_warps = min(block // 256, 16)
+    return {"num_warps": num_warps, "maxnreg": min(_SM_REGISTERS // (_PROGRAMS_PER_SM * 32 * num_warps), 255)}
 
 
 class SymmetricCollectives(Collectives):
@@ -330,16 +336,19 @@ class SymmetricCollectives(Collectives):
         self._handle = _SymmetricMemory.rendezvous(self._inbox, group.group_name)
         self._inbox.zero_()
         torch.cuda.synchronize(device)
-        host.joiner([1] * self.size)(torch.zeros((1, 1)))  # no flag is sent before all inboxes are empty
+        limits = DeviceLimits.of(device)
+        # No flag is sent before all inboxes are empty: the ranks meet here.
+        num_sms = host.joiner([1] * self.size)(torch.full((1, 1), float(limits.num_sms)))
+        programs = min(PROGRAMS, _PROGRAMS_PER_SM * int(num_sms.min()))
         # The inbox may lie inside of an allocation, at the same place on every rank.
         addresses = self._handle.buffer_ptrs
         inside = self._inbox.data_ptr() - addresses[self.rank]
         self._exchange = Exchange(
             torch.tensor([address + inside for address in addresses], dtype=torch.int64, device=device),
-            torch.zeros(PROGRAMS, dtype=torch.int32, device=device),
+            torch.zeros(programs, dtype=torch.int32, device=device),
             self.rank,
             self.size,
-            DeviceLimits.of(device),
+            limits,
         )
         self._device = device
         self.spread(torch.zeros(1, dtype=torch.int64, device=device))  # compiles what runs outside of graphs

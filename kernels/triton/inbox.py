@@ -10,10 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-PROGRAMS = 128
-"""The most programs of an exchange: fewer than any supported device runs at once, so that none waits for one that cannot start."""
+PROGRAMS = 256
+"""The most programs of an exchange, on the largest devices."""
 
-_SENT_BYTES = 131072
+_SENT_BYTES = 65536
 """The most bytes of the cells of all senders of a program's exchange."""
 
 _COPIED_BYTES = 16

@@ -20,7 +20,7 @@ from triton.runtime.interpreter import InterpreterBuilder
 
 from draftline.kernels.triton.collectives import Exchange
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.inbox import PROGRAMS, inbox_bytes
+from draftline.kernels.triton.inbox import inbox_bytes
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Job:
     part: Tensor
     widths: list[int]
     values: Tensor
+    programs: int
 
 
 def _pause_while_waiting() -> None:
@@ -63,7 +64,7 @@ def run(job: Job) -> tuple[list[Tensor], Tensor, Tensor]:
     ]
     exchange = Exchange(
         torch.tensor([inbox.data_ptr() for inbox in inboxes]),
-        torch.zeros(PROGRAMS, dtype=torch.int32),
+        torch.zeros(job.programs, dtype=torch.int32),
         job.rank,
         job.size,
         DeviceLimits(80, 100, 1 << 20),

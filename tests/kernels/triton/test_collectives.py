@@ -16,7 +16,7 @@ from exchanging_rank import Job
 from patience import PATIENCE_S
 from torch import Tensor
 
-from draftline.kernels.triton.inbox import PROGRAMS, inbox_bytes
+from draftline.kernels.triton.inbox import inbox_bytes
 from draftline.kernels.triton.words import MAX_WORDS
 
 _CODE = """
@@ -32,6 +32,9 @@ with open(sys.argv[2], "wb") as file:
 
 Result = tuple[list[Tensor], Tensor, Tensor]
 Done = dict[torch.dtype, list[tuple[Job, Result]]]
+
+PROGRAMS = 128
+"""Of an exchange, as on a small device."""
 
 DTYPES = {2: (torch.float32, torch.float16), 4: (torch.float32,)}
 """By the number of ranks."""
@@ -70,7 +73,18 @@ def _jobs(size: int, dtype: torch.dtype, folder: Path) -> list[Job]:
     parts = [torch.randn(PROGRAMS + 2, width, generator=generator).to(dtype) for width in widths]
     values = torch.arange(1500) * 1_000_003
     return [
-        Job(rank, size, inboxes, [x[rank] for x in whole], None, list(residuals), parts[rank], widths, values + rank)
+        Job(
+            rank,
+            size,
+            inboxes,
+            [x[rank] for x in whole],
+            None,
+            list(residuals),
+            parts[rank],
+            widths,
+            values + rank,
+            PROGRAMS,
+        )
         for rank in range(size)
     ]
 
