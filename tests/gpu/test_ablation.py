@@ -49,8 +49,8 @@ def test_an_engine_with_substitutes_answers(names: tuple[str, ...], tmp_path: Pa
     while core.has_work:
         core.step()
     assert lengths == {"a": 12, "b": 12, "c": 12}
+    # The graphs' memory is not asserted: it is the growth of what the whole device uses, other tests included.
     assert core.info.memory.weights > 0
-    assert (core.info.memory.graphs > 0) == config.uses_graphs
     if core.compiler is not None:
         core.compiler.close()
 
