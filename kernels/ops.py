@@ -297,11 +297,21 @@ class Ops(Protocol):
         ...
 
     def gather_drafts(
-        self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int, query: int, shift: int
+        self,
+        slots: SlotTable,
+        rows: Tensor,
+        drafts: Tensor,
+        step: int,
+        block_size: int,
+        query: int,
+        shift: int,
+        ahead: int = 0,
+        ahead_id: int = 0,
     ) -> Inputs:
-        """Build a drafter's inputs for draft ``step`` of each row that has one.
+        """Build a drafter's inputs for draft ``step`` of each row that has one, and for the ``ahead`` drafts behind it.
 
-        A row's query is its newest ``query`` tokens, drafts included.
+        A row's query is its newest ``query`` tokens, drafts included, and ``ahead`` entries without a token. The last of the tokens
+        decides draft ``step``, and each of those entries another draft.
 
         Args:
             slots: the slot table; the lengths of the slots in use are at least ``query + shift``.
@@ -312,6 +322,9 @@ class Ops(Protocol):
             block_size: tokens a cache block.
             query: tokens of each row's query.
             shift: by how many positions a token's query, key and value stand before the token.
+            ahead: the entries behind them. Of those behind a row's own drafts, for which it may have no block, the keys and values go
+                where those of the first one go.
+            ahead_id: what the first of these entries has in the place of a token id; the others count up from it.
         """
         ...
 

@@ -315,18 +315,35 @@ class ReferenceOps(Ops):
 
     @override
     def gather_drafts(
-        self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int, query: int, shift: int
+        self,
+        slots: SlotTable,
+        rows: Tensor,
+        drafts: Tensor,
+        step: int,
+        block_size: int,
+        query: int,
+        shift: int,
+        ahead: int = 0,
+        ahead_id: int = 0,
     ) -> Inputs:
         # Rows without a draft in this step are left out.
-        chosen = rows[drafts > step]
+        wanted = drafts > step
+        chosen, own = rows[wanted], drafts[wanted] - step
         decides = slots.lengths[chosen] + step
-        count = len(chosen)
-        queries, wanted = (query,) * count, (1,) * count
+        count, entries = len(chosen), query + ahead
         starts = tuple((decides - query - shift).tolist())
-        inputs = self.gather(slots, chosen, queries, starts, wanted, block_size)
-        later = inputs.batch.positions + shift
-        token_ids = slots.tokens[chosen.repeat_interleave(query), later].long()
-        return Inputs(replace(inputs.batch, token_ids=token_ids), inputs.slots, inputs.positions + shift)
+        inputs = self.gather(slots, chosen, (entries,) * count, starts, (ahead + 1,) * count, block_size)
+        batch = inputs.batch
+        later = batch.positions + shift
+        token_ids = slots.tokens[chosen.repeat_interleave(entries), later].long()
+        cache_index = batch.cache_index
+        if ahead:
+            token_ids.view(count, entries)[:, query:] = torch.arange(ahead_id, ahead_id + ahead, device=rows.device)
+            last = (query + own.long())[:, None]
+            entry = torch.arange(entries, device=rows.device)
+            cache_index = cache_index.view(count, entries).gather(1, torch.minimum(entry, last)).flatten()
+        batch = replace(batch, token_ids=token_ids, cache_index=cache_index)
+        return Inputs(batch, inputs.slots, inputs.positions + shift)
 
     @override
     def draft_sampled(

@@ -226,9 +226,18 @@ class TritonOps(Ops):
 
     @override
     def gather_drafts(
-        self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int, query: int, shift: int
+        self,
+        slots: SlotTable,
+        rows: Tensor,
+        drafts: Tensor,
+        step: int,
+        block_size: int,
+        query: int,
+        shift: int,
+        ahead: int = 0,
+        ahead_id: int = 0,
     ) -> Inputs:
-        return gather_drafts(slots, rows, drafts, step, block_size, query, shift)
+        return gather_drafts(slots, rows, drafts, step, block_size, query, shift, ahead, ahead_id)
 
     @override
     def draft_sampled(

@@ -46,6 +46,7 @@ class Eagle3Head:
         cache_dtype: of activations and cache.
         device: of the weights.
         target_ids: [draft_vocab] int64, the target's token of each token that it can draft.
+        first_mask_id: what a parallel head reads in the place of the token of its second draft. The others count up from it.
         quantization: the formats of its projections, joined with ``+``.
 
     Raises:
@@ -56,11 +57,11 @@ class Eagle3Head:
         self.config, self.device, self._ops = checkpoint.config, device, ops
         self.cache_dtype = quant.compute_dtype(dtype, device)
         self.target_ids = checkpoint.target_ids.to(device)
+        self.first_mask_id = self.config.layer.vocab_size
         weights = Weights(checkpoint.weights, dtype, device, scaled=ops.runs_scaled)
         try:
             layer, hidden = self.config.layer, self.config.layer.hidden_size
             self._vectors = _vectors(weights, self.config)
-            self._mask_ids = torch.arange(layer.vocab_size, self._vectors.shape[0], device=device)
             self._fusion = _fusion(weights, self.config, ops)
             self._hidden_norm = weights.vector("model.layers.0.hidden_norm.weight", hidden)
             self._layers = tuple(_layer(weights, layer, index, device) for index in range(layer.num_layers))
@@ -74,16 +75,12 @@ class Eagle3Head:
         """One hidden state from those of several layers: [T, layers, target_hidden] -> [T, hidden]."""
         return self._fusion(states)
 
-    def mask_ids(self, drafts: int) -> Tensor:
-        """[drafts - 1] int64, what a parallel head reads in the place of the tokens of its drafts."""
-        return self._mask_ids[: drafts - 1]
-
     def fill_cache(self, batch: Batch, token_ids: Tensor, hidden: Tensor, cache: KVCache) -> None:
         """Write the keys and values of the batch's entries, and compute nothing else.
 
         Args:
             batch: the entries, whose own ``token_ids`` are not read.
-            token_ids: [T] int64, the token behind each entry's position, or one of `mask_ids`.
+            token_ids: [T] int64, the token behind each entry's position, or a number from `first_mask_id` on.
             hidden: [T, hidden], each entry's hidden state; it may be written over.
             cache: the keys and values.
         """

@@ -253,6 +253,8 @@ def _speculate(ops: Ops, drafts: int) -> None:
     for step in range(min(drafts, 2)):
         ops.gather_drafts(slots, rows, starts, step, 16, 1 if step else 2, 0)
         ops.gather_drafts(slots, rows, starts, step, 16, 1 if step else drafts + 1, 1)
+    if drafts > 1:
+        ops.gather_drafts(slots, rows, starts, 0, 16, drafts + 1, 1, ahead=drafts - 1, ahead_id=128_256)
 
 
 def _constrain(ops: Ops, model: ModelShape) -> None:

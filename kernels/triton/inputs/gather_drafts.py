@@ -1,7 +1,7 @@
 """A draft model's inputs for the next draft of each row.
 
 As in `gather.py`, but with fixed shapes and nothing from the host. Lengths are read from the slot table, so that one CUDA
-graph can hold all steps of a round.
+graph can hold all steps of a round. A parallel head decides all drafts in one step: its query goes on behind the known tokens.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ def _gather_drafts_kernel(
     logits_positions: tl.tensor,
     tokens_stride: int,
     tables_stride: int,
+    AHEAD_ID: tl.constexpr,
     STEP: tl.constexpr,
     QUERY: tl.constexpr,
+    AHEAD: tl.constexpr,
     LANES: tl.constexpr,
     SHIFT: tl.constexpr,
     MAX_BLOCKS: tl.constexpr,
@@ -46,28 +48,34 @@ def _gather_drafts_kernel(
     row = tl.program_id(0)
     part = tl.program_id(1)
     slot = tl.load(rows + row)
-    wanted = tl.load(drafts + row) > STEP
-    # The position of the draft that this step decides. The query is the QUERY tokens before it.
+    own = tl.load(drafts + row)
+    wanted = own > STEP
+    # The position of the first draft that this step decides. The query is the QUERY tokens before it.
     decides = tl.load(lengths + slot) + STEP
     table = slot_tables + slot * tables_stride
-    context_len = tl.where(wanted, decides - SHIFT, QUERY)
+    ENTRIES: tl.constexpr = QUERY + AHEAD
+    context_len = tl.where(wanted, decides - SHIFT + AHEAD, ENTRIES)
     if part == 0:
         lane = tl.arange(0, LANES)
-        mask = lane < QUERY
-        position = context_len - QUERY + lane
-        token = tl.load(slot_tokens + slot * tokens_stride + position + SHIFT, mask=mask, other=0)
-        block = tl.load(table + position // BLOCK_SIZE, mask=mask, other=0)
-        target = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
-        index = row * QUERY + lane
+        mask = lane < ENTRIES
+        first = context_len - ENTRIES
+        token = tl.load(slot_tokens + slot * tokens_stride + first + lane + SHIFT, mask=lane < QUERY, other=0)
+        token = tl.where(lane < QUERY, token, AHEAD_ID + lane - QUERY)
+        written = first + tl.minimum(lane, QUERY + own - STEP) if AHEAD else first + lane
+        block = tl.load(table + written // BLOCK_SIZE, mask=mask, other=0)
+        target = block.to(tl.int64) * BLOCK_SIZE + written % BLOCK_SIZE
+        index = row * ENTRIES + lane
         tl.store(token_ids + index, token.to(tl.int64), mask=mask)
-        tl.store(positions + index, position.to(tl.int64), mask=mask)
+        tl.store(positions + index, (first + lane).to(tl.int64), mask=mask)
         tl.store(cache_index + index, tl.where(wanted, target, -1), mask=mask)
-        tl.store(query_starts + row, row * QUERY)
-        tl.store(query_starts + row + 1, (row + 1) * QUERY)
+        tl.store(query_starts + row, row * ENTRIES)
+        tl.store(query_starts + row + 1, (row + 1) * ENTRIES)
         tl.store(context_lens + row, context_len)
-        tl.store(logits_index + row, (row * QUERY + QUERY - 1).to(tl.int64))
-        tl.store(logits_slots + row, slot)
-        tl.store(logits_positions + row, tl.where(wanted, decides, -1).to(tl.int64))
+        decision = row * (AHEAD + 1) + lane
+        mask = lane <= AHEAD
+        tl.store(logits_index + decision, (row * ENTRIES + QUERY - 1 + lane).to(tl.int64), mask=mask)
+        tl.store(logits_slots + decision, slot + tl.zeros_like(lane), mask=mask)
+        tl.store(logits_positions + decision, tl.where(wanted, decides + lane, -1).to(tl.int64), mask=mask)
     blocks = tl.cdiv(context_len, BLOCK_SIZE)
     for base in range(part * BLOCK, blocks, tl.num_programs(1) * BLOCK):
         index = base + tl.arange(0, BLOCK)
@@ -76,14 +84,24 @@ def _gather_drafts_kernel(
 
 
 def gather_drafts(
-    slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int, query: int, shift: int
+    slots: SlotTable,
+    rows: Tensor,
+    drafts: Tensor,
+    step: int,
+    block_size: int,
+    query: int,
+    shift: int,
+    ahead: int = 0,
+    ahead_id: int = 0,
 ) -> Inputs:
     """``Ops.gather_drafts`` by one kernel. A row without a draft in this step is padding that attends to its query alone."""
     device = slots.tokens.device
-    count = rows.shape[0]
+    count, entries = rows.shape[0], query + ahead
     longest, max_blocks = slots.tokens.shape[1], slots.block_tables.shape[1]
-    token_ids, positions, cache_index = torch.empty((3, count * query), dtype=torch.int64, device=device)
-    logits_index, logits_slots, logits_positions = torch.empty((3, count), dtype=torch.int64, device=device)
+    token_ids, positions, cache_index = torch.empty((3, count * entries), dtype=torch.int64, device=device)
+    logits_index, logits_slots, logits_positions = torch.empty(
+        (3, count * (ahead + 1)), dtype=torch.int64, device=device
+    )
     query_starts = torch.empty(count + 1, dtype=torch.int32, device=device)
     context_lens = torch.empty(count, dtype=torch.int32, device=device)
     block_tables = torch.empty((count, max_blocks), dtype=torch.int32, device=device)
@@ -105,9 +123,11 @@ def gather_drafts(
             logits_positions,
             slots.tokens.stride(0),
             slots.block_tables.stride(0),
+            AHEAD_ID=ahead_id,
             STEP=step,
             QUERY=query,
-            LANES=triton.next_power_of_2(query),
+            AHEAD=ahead,
+            LANES=triton.next_power_of_2(entries),
             SHIFT=shift,
             MAX_BLOCKS=max_blocks,
             BLOCK_SIZE=block_size,
@@ -122,7 +142,7 @@ def gather_drafts(
         context_lens=context_lens,
         block_tables=block_tables,
         logits_index=logits_index,
-        query_lens_host=(query,) * count,
+        query_lens_host=(entries,) * count,
         context_lens_host=(longest,) * count,
     )
     return Inputs(batch, logits_slots, logits_positions)

@@ -66,3 +66,47 @@ def test_the_query_is_a_rows_newest_tokens(
         begin, end = batch.query_starts[row : row + 2].tolist()
         assert batch.cache_index[begin:end].tolist() == [-1] * query
         assert batch.context_lens[row] == query
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_a_parallel_heads_query_goes_on_behind_the_tokens(
+    ops: Ops, slots: SlotTable, ahead: int, device: torch.device
+) -> None:
+    chosen, drafts, query, first_id = [3, 0, 1, 4], [4, 1, 2, 0], 5, 5000
+    inputs = ops.gather_drafts(
+        slots,
+        torch.tensor(chosen, device=device),
+        torch.tensor(drafts, dtype=torch.int32, device=device),
+        0,
+        BLOCK_SIZE,
+        query,
+        shift=1,
+        ahead=ahead,
+        ahead_id=first_id,
+    )
+    batch, entries = inputs.batch, query + ahead
+    found = [row for row, position in enumerate(inputs.positions[:: ahead + 1].tolist()) if position >= 0]
+    for slot, own, row in zip(chosen, drafts, found, strict=False):
+        length = LENGTHS[slot]
+        every = slice(row * entries, (row + 1) * entries)
+        decided = slice(row * (ahead + 1), (row + 1) * (ahead + 1))
+        assert batch.query_starts[row : row + 2].tolist() == [every.start, every.stop]
+        assert batch.query_lens_host[row] == entries
+        assert batch.context_lens[row] == length - 1 + ahead <= batch.context_lens_host[row]
+        tokens = slots.tokens[slot, length - query : length].tolist()
+        assert batch.token_ids[every].tolist() == [*tokens, *range(first_id, first_id + ahead)]
+        positions = list(range(length - 1 - query, length - 1 + ahead))
+        assert batch.positions[every].tolist() == positions
+        # The blocks end behind the row's own drafts.
+        held = [min(position, length - 1 + own) for position in positions]
+        blocks = [int(slots.block_tables[slot, position // BLOCK_SIZE]) for position in held]
+        targets = [block * BLOCK_SIZE + position % BLOCK_SIZE for block, position in zip(blocks, held, strict=True)]
+        assert batch.cache_index[every].tolist() == targets
+        assert batch.logits_index[decided].tolist() == list(range(every.stop - ahead - 1, every.stop))
+        assert inputs.slots[decided].tolist() == [slot] * (ahead + 1)
+        assert inputs.positions[decided].tolist() == list(range(length, length + ahead + 1))
+    assert len(found) == sum(own > 0 for own in drafts)
+    for row in set(range(len(batch.context_lens))) - set(found):
+        assert batch.cache_index[row * entries : (row + 1) * entries].tolist() == [-1] * entries
+        assert batch.context_lens[row] == entries
+        assert inputs.positions[row * (ahead + 1) : (row + 1) * (ahead + 1)].tolist() == [-1] * (ahead + 1)
