@@ -61,7 +61,7 @@ _PROBED_ROWS = 8
 """The most rows of a probe."""
 
 STEPS_PER_CHOICE = 4
-"""Steps for which a choice of drafts stands: acceptance changes slowly, and a choice costs host time."""
+"""The fewest steps for which a choice of drafts stands, and those of a probe: acceptance changes slowly."""
 
 _FORGETTING = 0.01
 """The share by which the rate of a row without drafts moves towards the rate of all rows, with each choice."""
@@ -149,11 +149,16 @@ class DraftBudgets:
         if ratio < _WORST_STEP * max(1.0, drift.rate):
             drift.update(ratio, _STEP_MEMORY)
 
-    def choose(self, rows: Sequence[DraftingRow]) -> list[int]:
+    def seconds(self, rows: int) -> float:
+        """Seconds of a step of so many rows without drafts, as measured at the start."""
+        return self._costs.seconds(rows, 0)
+
+    def choose(self, rows: Sequence[DraftingRow], steps: int = STEPS_PER_CHOICE) -> list[int]:
         """Choose the drafts of each row in the next steps; none for all is plain decoding.
 
         Args:
             rows: the rows that may have drafts.
+            steps: for how many steps the choice will stand. A probe stands for `STEPS_PER_CHOICE`.
         """
         if not rows:
             return []
@@ -168,7 +173,7 @@ class DraftBudgets:
         needed = _HYSTERESIS if best else _SURELY_LOST
         chosen = best if rates[best] > needed * rates[standing] else standing
         self._standing = offers.one(chosen) if chosen else None
-        return budgets[chosen].tolist() if chosen else self._probe(rows)
+        return budgets[chosen].tolist() if chosen else self._probe(rows, steps)
 
     def join(self, rows: Sequence[DraftingRow]) -> list[int]:
         """The drafts of rows that came after the last choice."""
@@ -178,11 +183,11 @@ class DraftBudgets:
         joined: list[int] = budgets[0].tolist()
         return joined
 
-    def _probe(self, rows: Sequence[DraftingRow]) -> list[int]:
+    def _probe(self, rows: Sequence[DraftingRow], steps: int) -> list[int]:
         """The shortest drafts for a few rows, rarely enough that probes cost at most their share; else none."""
-        self._since_probe += 1
-        plain = self._costs.seconds(len(rows), 0) * STEPS_PER_CHOICE
-        extra = self._costs.seconds(len(rows), self._shortest) * self._correction * STEPS_PER_CHOICE - plain
+        self._since_probe += steps
+        plain = self._costs.seconds(len(rows), 0)
+        extra = (self._costs.seconds(len(rows), self._shortest) * self._correction - plain) * STEPS_PER_CHOICE
         # As many as catch up within the time that the verifies take longer.
         probed = self._cheapest(rows, extra)
         extra += self._catch_up.seconds(sum([rows[index].lacking for index in probed]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable
 
 from typing_extensions import override
@@ -19,6 +21,15 @@ _OUTPUT_TOKENS = 64.0
 
 _OUTPUT_MEMORY = 0.95
 """Decay of the mean length of outputs."""
+
+_CHOICE_SHARE = 0.02
+"""The share of the steps' time that choices of their drafts may take. The host often has less time than a small model's step."""
+
+_MOST_STEPS = 32
+"""The most steps for which a choice stands, however long it takes."""
+
+_CHOICE_MEMORY = 0.8
+"""Decay of the mean duration of choices."""
 
 
 def nothing_lacking(sequence: Sequence) -> int:
@@ -84,15 +95,31 @@ class FixedDrafting(DraftPolicy):
 class AdaptiveDrafting(DraftPolicy):
     """The drafts that give the most tokens/s by measured costs and acceptance. A request's own number wins."""
 
-    def __init__(self, budgets: DraftBudgets, max_drafts: int, max_rows: int) -> None:
-        """``budgets`` chooses, up to ``max_drafts`` a sequence; none where more than ``max_rows`` sequences run."""
+    def __init__(
+        self,
+        budgets: DraftBudgets,
+        max_drafts: int,
+        max_rows: int,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Draft nothing yet.
+
+        Args:
+            budgets: chooses.
+            max_drafts: the most drafts of a sequence.
+            max_rows: where more sequences run, none drafts.
+            clock: gives seconds, to time choices by.
+        """
+        self._clock = clock
+        self._choice_s = 0.0
         self._budgets = budgets
         self._max_drafts = max_drafts
         self._max_rows = max_rows
         self._acceptances: dict[Sequence, RowAcceptance] = {}
         self._chosen: dict[Sequence, int] = {}
         self._output_tokens = _OUTPUT_TOKENS
-        self._steps = 0
+        self._left = 0  # steps for which the last choice still stands
         self._on = True
 
     @property
@@ -105,14 +132,13 @@ class AdaptiveDrafting(DraftPolicy):
         sequences = list(running)
         self._on = len(sequences) <= self._max_rows
         free = [sequence for sequence in sequences if sequence.draft_tokens is None] if self._on else []
-        if self._steps % STEPS_PER_CHOICE == 0:
-            rows = [self._row(sequence, lacking) for sequence in free]
-            self._chosen = dict(zip(free, self._budgets.choose(rows), strict=True))
+        if not self._left:
+            self._choose(free, lacking)
         else:
             new = [sequence for sequence in free if sequence not in self._chosen]
             joined = self._budgets.join([self._row(sequence, lacking) for sequence in new])
             self._chosen.update(zip(new, joined, strict=True))
-        self._steps += 1
+        self._left -= 1
 
     @override
     def draft_len(self, sequence: Sequence) -> int:
@@ -139,6 +165,19 @@ class AdaptiveDrafting(DraftPolicy):
         self._acceptances.pop(sequence, None)
         length = len(sequence.tokens) - sequence.prompt_len
         self._output_tokens += (1 - _OUTPUT_MEMORY) * (length - self._output_tokens)
+
+    def _choose(self, sequences: list[Sequence], lacking: Lacking) -> None:
+        """Choose anew, for as many steps as keep choices cheap."""
+        started = self._clock()
+        rows = [self._row(sequence, lacking) for sequence in sequences]
+        affordable = math.ceil(self._choice_s / (_CHOICE_SHARE * self._budgets.seconds(max(1, len(rows)))))
+        steps = min(max(STEPS_PER_CHOICE, affordable), _MOST_STEPS)
+        drafts = self._budgets.choose(rows, steps)
+        self._chosen = dict(zip(sequences, drafts, strict=True))
+        self._left = STEPS_PER_CHOICE if self._budgets.exploring and any(drafts) else steps
+        taken = self._clock() - started
+        known = self._choice_s or taken
+        self._choice_s = _CHOICE_MEMORY * known + (1 - _CHOICE_MEMORY) * taken
 
     def _row(self, sequence: Sequence, lacking: Lacking) -> DraftingRow:
         return DraftingRow(

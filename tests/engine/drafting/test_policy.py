@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +21,7 @@ from draftline.kernels.slots import SlotTable
 from draftline.spec.adaptive import DraftBudgets
 from draftline.spec.drafter import DraftChunk
 from draftline.spec.ngram import NGram
+from draftline.spec.offers import DraftingRow
 from draftline.spec.step_costs import CostTable
 
 CHEAP = {(rows, drafts): 1.0 + 0.05 * drafts for rows in (1, 4) for drafts in range(5)}
@@ -55,6 +58,26 @@ def test_adaptive_drafts_follow_acceptance_and_requests_have_their_own_way() -> 
     assert (drafting.draft_len(one), drafting.draft_len(two)) == (0, 2)
     begin(drafting, [sequence() for _ in range(5)])
     assert drafting.draft_len(two) == 0
+
+
+@pytest.mark.parametrize(("seconds", "stands"), [(0.0, 4), (0.39, 20), (9.0, 32)])
+def test_a_choice_that_takes_long_stands_for_more_steps(seconds: float, stands: int) -> None:
+    now, begun, chosen_at = 0.0, 0, []
+
+    class Slow(DraftBudgets):
+        def choose(self, rows: SequenceOf[DraftingRow], steps: int = 4) -> list[int]:
+            nonlocal now
+            now += seconds
+            chosen_at.append(begun)
+            return super().choose(rows, steps)
+
+    drafting = AdaptiveDrafting(Slow(CostTable(CHEAP), prior=0.9), max_drafts=4, max_rows=4, clock=lambda: now)
+    one = sequence()
+    for _ in range(200):
+        begun += 1
+        drafting.begin_step([one])
+        assert drafting.draft_len(one) > 0
+    assert [after - before for before, after in pairwise(chosen_at)][1:] == [stands] * (len(chosen_at) - 2)
 
 
 class Clockwork:
