@@ -118,10 +118,11 @@ class EngineConfig(Options):
         description="'fp8' or 'int8' converts the draft model's dense weights while they are loaded: drafts are faster, "
         "slightly fewer are accepted, and no output changes",
     )
-    draft_tensor_parallel_size: int = Field(
-        default=1,
+    draft_tensor_parallel_size: int | None = Field(
+        default=None,
         ge=1,
-        description="devices that share the draft model: 1, or as many as share the model; a head is never shared",
+        description="devices that share the draft model: 1, or as many as share the model; where unset, GPUs share one with large "
+        "layers; a head is never shared",
     )
     ngram_entries: int = Field(
         default=1 << 20, ge=1 << 8, le=1 << 28, description="n-grams that ngram_table remembers, a power of two"
@@ -190,11 +191,12 @@ class EngineConfig(Options):
             raise ValueError(f"draft_model: is not used where drafter is {self.drafter}")
         if self.draft_quantization != "auto" and self.draft_model is None:
             raise ValueError(f"draft_quantization: there is no draft model to convert to {self.draft_quantization}")
-        if self.draft_tensor_parallel_size > 1 and self.draft_model is None:
+        sharing = self.draft_tensor_parallel_size or 1
+        if sharing > 1 and self.draft_model is None:
             raise ValueError("draft_tensor_parallel_size: there is no draft model to share")
-        if self.draft_tensor_parallel_size not in (1, self.tensor_parallel_size):
+        if sharing not in (1, self.tensor_parallel_size):
             raise ValueError(
-                f"draft_tensor_parallel_size: {self.draft_tensor_parallel_size} is neither 1 nor tensor_parallel_size, "
+                f"draft_tensor_parallel_size: {sharing} is neither 1 nor tensor_parallel_size, "
                 f"which is {self.tensor_parallel_size}"
             )
         return self
@@ -224,7 +226,7 @@ class EngineOptions(TypedDict, total=False):
     drafter: DrafterName
     draft_model: str | None
     draft_quantization: Conversion
-    draft_tensor_parallel_size: int
+    draft_tensor_parallel_size: int | None
     ngram_entries: int
     draft_tokens: int
     draft_length: DraftLength

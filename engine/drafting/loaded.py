@@ -27,12 +27,16 @@ from draftline.models.heads.eagle3 import Eagle3Head
 from draftline.models.loader import open_draft_checkpoint
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, PartialShard, Shard
+from draftline.models.parallel.split import fits
 from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel, SharedDraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.eagle3 import Eagle3, round_begins_with
 from draftline.spec.forced import ForcedFirst
 from draftline.spec.lookup_first import LookupFirst
 from draftline.spec.parallel_head import ParallelHead
+
+_WORTH_TWO_SUMS = 20 << 20
+"""Bytes of a layer's weights that take a GPU longer to read than two sums between ranks take: 5 µs at 4 TB/s."""
 
 
 class LoadedDraft(Protocol):
@@ -156,7 +160,7 @@ def load_draft(
         at_once = head.config.parallel_drafts
         if 1 < at_once < config.draft_tokens:
             raise ModelLoadError(f"draft_tokens: {config.draft_tokens}, but the head {name} drafts at most {at_once}")
-        if config.draft_tensor_parallel_size > 1:
+        if (config.draft_tensor_parallel_size or 1) > 1:
             raise ModelLoadError(f"draft_tensor_parallel_size: {name} is a head, which is not shared")
         if collectives.rank:
             return None
@@ -174,7 +178,10 @@ def load_draft(
         )
     shared: Collectives = ALONE
     shard: Shard = WHOLE
-    if config.draft_tensor_parallel_size > 1:
+    sharing = config.draft_tensor_parallel_size
+    if sharing is None:
+        sharing = _worthwhile_ranks(checkpoint, dtype, device, collectives.size)
+    if sharing > 1:
         shared, shard = collectives, PartialShard.of(checkpoint.config, collectives)
     elif collectives.rank:
         return None
@@ -182,6 +189,14 @@ def load_draft(
         device, f"the weights of the draft model {name}", weight_bytes(shard.checkpoint(checkpoint), dtype)
     ):
         return LoadedDraftModel(build_model(checkpoint, checkpoint.config, ops, dtype, device, shard), shared)
+
+
+def _worthwhile_ranks(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, size: int) -> int:
+    """How many of ``size`` ranks should share a draft model: all, or one. Ranks agree, since they read the same checkpoint."""
+    if device.type == "cpu" or not fits(checkpoint.config, size):
+        return 1
+    of_layer = weight_bytes(checkpoint, dtype) / checkpoint.config.num_layers
+    return size if of_layer * (1 - 1 / size) >= _WORTH_TWO_SUMS else 1
 
 
 def _cache(shape: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> KVCache:

@@ -57,8 +57,8 @@ def splits(config: ModelConfig, size: int) -> tuple[Split, ...]:
     Raises:
         ModelLoadError: a rank would have no head, no channel or no token. The message names the sizes that work.
     """
-    if not _fits(config, size):
-        working = [str(other) for other in range(1, MAX_RANKS + 1) if _fits(config, other)]
+    if not fits(config, size):
+        working = [str(other) for other in range(1, MAX_RANKS + 1) if fits(config, other)]
         raise ModelLoadError(
             f"tensor_parallel_size: {size} ranks cannot share {config.num_heads} query heads, {config.intermediate_size} "
             f"channels and {config.vocab_size} tokens: one of them would have none; {', '.join(working)} work"
@@ -72,7 +72,8 @@ def splits(config: ModelConfig, size: int) -> tuple[Split, ...]:
     )
 
 
-def _fits(config: ModelConfig, size: int) -> bool:
+def fits(config: ModelConfig, size: int) -> bool:
+    """Whether each of ``size`` ranks would have a head, a channel and a token."""
     return size <= min(config.num_heads, config.intermediate_size, config.vocab_size)
 
 

@@ -55,7 +55,7 @@ _NO_DRAFTS: Mapping[str, Any] = {
     "drafter": "none",
     "draft_model": None,
     "draft_quantization": "auto",
-    "draft_tensor_parallel_size": 1,
+    "draft_tensor_parallel_size": None,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tiny import CONFIG
 from tiny_head import head_fields, random_weights, tiny_head, write_head
 
 from draftline.engine.config import EngineConfig
-from draftline.engine.drafting.loaded import LoadedHead, load_draft
+from draftline.engine.drafting.loaded import LoadedHead, _worthwhile_ranks, load_draft
 from draftline.kernels.collectives import Alone
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.reference.ops import ReferenceOps
@@ -49,3 +50,18 @@ def test_a_head_is_rank_zeros_alone(tmp_path: Path) -> None:
     shared = config.model_copy(update={"draft_tensor_parallel_size": 2})
     with pytest.raises(ModelLoadError, match=r"draft_tensor_parallel_size: .* is a head, which is not shared"):
         load_draft(shared, target, ReferenceOps(), torch.float32, device)
+
+
+@pytest.mark.parametrize(
+    ("device", "inner", "size", "ranks"),
+    [
+        ("cuda", 1 << 18, 2, 2),
+        ("cuda", 64, 2, 1),
+        ("cpu", 1 << 18, 2, 1),
+        ("cuda", 1 << 18, 1, 1),
+        ("cuda", 1 << 18, 16, 1),
+    ],
+)
+def test_gpus_share_a_draft_model_of_large_layers(device: str, inner: int, size: int, ranks: int) -> None:
+    checkpoint = RandomCheckpoint(replace(CONFIG, intermediate_size=inner), std=0.3)
+    assert _worthwhile_ranks(checkpoint, torch.bfloat16, torch.device(device), size) == ranks
