@@ -63,7 +63,7 @@ class LaunchedStep:
         rows: the plan's.
         readback: the transfers that fill the tensors.
         tokens: [S] int64, sampled at each sampled position in row order.
-        accepted: [R] int32, how many of its tokens each row keeps.
+        accepted: [R] int32, how many of its tokens each row keeps; None where no row drafts: then each keeps all that it sampled.
         logprobs: of the sampled positions of the rows that asked for them, if any did.
         prompt_logprobs: of prompt positions, likewise.
         timer: measures the step's parts on the device, where it drafted.
@@ -72,7 +72,7 @@ class LaunchedStep:
     rows: tuple[Row, ...]
     readback: Readback
     tokens: Tensor
-    accepted: Tensor
+    accepted: Tensor | None
     logprobs: LogprobTensors | None
     prompt_logprobs: LogprobTensors | None
     timer: Timer = NO_TIMER
@@ -99,7 +99,8 @@ class LaunchedStep:
 
     def accepted_tokens(self) -> list[tuple[int, ...]]:
         """The tokens that each row keeps of its samples, once the step has arrived."""
-        sampled, kept = self.tokens.tolist(), self.accepted.tolist()
+        sampled: list[int] = self.tokens.tolist()
+        kept: list[int] = [row.samples for row in self.rows] if self.accepted is None else self.accepted.tolist()
         if len(sampled) == len(kept) == kept.count(1):  # a plain decode
             return [(token,) for token in sampled]
         ends = accumulate(row.samples for row in self.rows)
@@ -114,11 +115,12 @@ def read_back(
 ) -> LaunchedStep:
     """Begin to copy a step's results to the host, with the log-probabilities that its rows ask for."""
     readback = Readback(samples.tokens.device)
+    drafting = any(row.drafts for row in rows)
     step = LaunchedStep(
         rows=rows,
         readback=readback,
         tokens=readback.take(samples.tokens),
-        accepted=readback.take(samples.accepted),
+        accepted=readback.take(samples.accepted) if drafting else None,
         logprobs=_logprobs(rows, forward.logits, samples.tokens, ops, readback),
         prompt_logprobs=_prompt_logprobs(rows, forward.logits, samples.tokens, ops, readback),
         timer=timer,

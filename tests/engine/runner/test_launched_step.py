@@ -64,7 +64,11 @@ def log_probabilities(tokens: list[int], top: int) -> LogprobTensors:
 def test_every_row_gets_its_tokens(
     rows: list[Row], tokens: list[int], accepted: list[int], expected: list[tuple[int, ...]]
 ) -> None:
-    assert launched(rows, tokens, accepted).results().tokens == expected
+    step = launched(rows, tokens, accepted)
+    assert step.results().tokens == expected
+    if not any(one.drafts for one in rows):  # then nothing need be read
+        step.accepted = None
+        assert step.results().tokens == expected
 
 
 def test_every_row_gets_as_many_logprobs_as_tokens_and_as_many_top_ones_as_it_wants() -> None:
