@@ -212,8 +212,11 @@ async def _address(process: asyncio.subprocess.Process, log: IO[bytes]) -> str:
 
 
 async def _failure(process: asyncio.subprocess.Process, log: IO[bytes], error: grpc.aio.AioRpcError) -> DemoError:
-    """Explain a failed call. Where the connection broke the server has mostly died, and its process ends a little later."""
-    if error.code() is grpc.StatusCode.UNAVAILABLE:
+    """Explain a failed call. Where the connection broke the server has mostly died, and its process ends a little later.
+
+    A server that ends may cancel its calls first. Nobody else does.
+    """
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         with suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
                 code = await process.wait()
