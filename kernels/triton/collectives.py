@@ -41,6 +41,9 @@ _PROGRAMS_PER_SM = 2
 
 _SM_REGISTERS = 65536
 
+_THREADS = 512
+"""The most threads of a program of which as many fit a multiprocessor."""
+
 _PATIENCE = tl.constexpr(1 << 26)
 """Rounds of waiting, of about a microsecond each."""
 
@@ -304,14 +307,17 @@ class Exchange:
         """Words of a program's block, one a thread, where a sum of so many words a row goes in words; None where it has flags."""
         if rows * words * (self.size - 1) > MAX_WORDS:
             return None
-        blocks = (256, 512, WORDS)
-        return next((block for block in blocks if rows * triton.cdiv(words, block) <= self._programs), None)
+        for block in (256, 512, WORDS):
+            most = self._programs * min(block, _THREADS) // block
+            if rows * triton.cdiv(words, block) <= most:
+                return block
+        return None
 
 
 def _size_options(block: int) -> dict[str, int]:
     """Eight elements a thread, or more in the largest blocks, and as many registers as leave room for another program."""
-    num_warps = min(block // 256, 16)
-    return {"num_warps": num_warps, "maxnreg": min(_SM_REGISTERS // (_PROGRAMS_PER_SM * 32 * num_warps), 255)}
+    threads = min(block // 8, _THREADS)
+    return {"num_warps": threads // 32, "maxnreg": min(_SM_REGISTERS // (_PROGRAMS_PER_SM * threads), 255)}
 
 
 class SymmetricCollectives(Collectives):
