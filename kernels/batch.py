@@ -67,6 +67,33 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftQuery:
+    """What a drafter reads of each row in one pass: its newest tokens, drafts included, and entries without a token behind them.
+
+    The last token decides draft ``step``, and each entry behind it another draft.
+
+    Attributes:
+        step: the first decided draft's index, from 0.
+        tokens: how many tokens.
+        shift: by how many positions a token's query, key and value stand before the token.
+        ahead: the entries behind the tokens. Of those behind a row's own drafts, for which it may have no block, the keys and values
+            go where those of the first one go.
+        ahead_id: what the first of these entries has in the place of a token id; the others count up from it.
+    """
+
+    step: int
+    tokens: int
+    shift: int
+    ahead: int = 0
+    ahead_id: int = 0
+
+    @property
+    def entries(self) -> int:
+        """The entries of a row."""
+        return self.tokens + self.ahead
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     """A step's batch, and the tokens that its logits decide.
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
-from draftline.kernels.batch import Batch, Inputs, LayerCache
+from draftline.kernels.batch import Batch, DraftQuery, Inputs, LayerCache
 from draftline.kernels.constraints import ConstraintTable, SampleConstraints
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
@@ -297,34 +297,17 @@ class Ops(Protocol):
         ...
 
     def gather_drafts(
-        self,
-        slots: SlotTable,
-        rows: Tensor,
-        drafts: Tensor,
-        step: int,
-        block_size: int,
-        query: int,
-        shift: int,
-        ahead: int = 0,
-        ahead_id: int = 0,
+        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int
     ) -> Inputs:
-        """Build a drafter's inputs for draft ``step`` of each row that has one, and for the ``ahead`` drafts behind it.
-
-        A row's query is its newest ``query`` tokens, drafts included, and ``ahead`` entries without a token. The last of the tokens
-        decides draft ``step``, and each of those entries another draft.
+        """Build a drafter's inputs for one pass over each row that has draft ``query.step``.
 
         Args:
-            slots: the slot table; the lengths of the slots in use are at least ``query + shift``.
+            slots: the slot table; the lengths of the slots in use are at least ``query.tokens + query.shift``.
             rows: [R] int64, slots.
-            drafts: [R] int32, how many drafts each row has. A row without a draft ``step`` is left out, or is padding:
-                its position is -1, and it writes nothing to the cache.
-            step: the draft's index, from 0.
+            drafts: [R] int32, how many drafts each row has. A row without draft ``query.step`` is left out, or is padding:
+                its positions are -1, and it writes nothing to the cache.
+            query: what the pass reads of a row.
             block_size: tokens a cache block.
-            query: tokens of each row's query.
-            shift: by how many positions a token's query, key and value stand before the token.
-            ahead: the entries behind them. Of those behind a row's own drafts, for which it may have no block, the keys and values go
-                where those of the first one go.
-            ahead_id: what the first of these entries has in the place of a token id; the others count up from it.
         """
         ...
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from draftline.kernels.batch import KVCache
+from draftline.kernels.batch import DraftQuery, KVCache
 from draftline.kernels.collectives import Collectives
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
@@ -59,8 +59,8 @@ class DraftModel(Drafter):
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         ops = self._ops
         for step in range(rows.max_drafts):
-            query = 1 if step else ROUND_BEGINS_WITH
-            inputs = ops.gather_drafts(table, rows.slots, rows.drafts, step, self._block_size, query, shift=0)
+            query = DraftQuery(step, 1 if step else ROUND_BEGINS_WITH, shift=0)
+            inputs = ops.gather_drafts(table, rows.slots, rows.drafts, query, self._block_size)
             logits = self._model.forward(inputs.batch, self._cache)
             # Without top-p, penalties and masks: they cost time, and the target applies them anyway.
             ops.draft_sampled(logits, None, inputs.slots, inputs.positions, table)

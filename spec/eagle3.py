@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.batch import Batch, DraftQuery, KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
@@ -100,8 +100,8 @@ class Eagle3(Drafter):
             if step:
                 # As in `DraftModel`, this pass continues from forced tokens. `ForcedFirst` writes them behind the last pass.
                 ops.draft_forced(rows.slots, step, table, self._constraints)
-            query = 1 if step else self.max_draft_tokens + 1
-            inputs = ops.gather_drafts(table, rows.slots, rows.drafts, step, self._block_size, query, shift=1)
+            query = DraftQuery(step, 1 if step else self.max_draft_tokens + 1, shift=1)
+            inputs = ops.gather_drafts(table, rows.slots, rows.drafts, query, self._block_size)
             # The target's hidden states first, then the head's own.
             hidden = self._store.read(inputs.batch) if hidden is None else _of_slots(hidden, slots, inputs.slots)
             slots = inputs.slots

@@ -214,7 +214,7 @@ async def _address(process: asyncio.subprocess.Process, log: IO[bytes]) -> str:
 async def _failure(process: asyncio.subprocess.Process, log: IO[bytes], error: grpc.aio.AioRpcError) -> DemoError:
     """Explain a failed call. Where the connection broke the server has mostly died, and its process ends a little later.
 
-    A server that ends may cancel its calls first. Nobody else does.
+    A server that ends may cancel its calls before the connection breaks.
     """
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         with suppress(TimeoutError):

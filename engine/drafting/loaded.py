@@ -36,7 +36,7 @@ from draftline.spec.lookup_first import LookupFirst
 from draftline.spec.parallel_head import ParallelHead
 
 _WORTH_TWO_SUMS = 20 << 20
-"""Bytes of a layer's weights that take a GPU longer to read than two sums between ranks take: 5 µs at 4 TB/s."""
+"""Bytes that take a GPU longer to read than two sums between ranks take: 5 µs at 4 TB/s. A layer counts with its share of the head."""
 
 
 class LoadedDraft(Protocol):

@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from draftline.kernels.attention_spec import AttentionSpec
-from draftline.kernels.batch import Batch, Inputs, LayerCache
+from draftline.kernels.batch import Batch, DraftQuery, Inputs, LayerCache
 from draftline.kernels.constraints import ConstraintTable, SampleConstraints
 from draftline.kernels.ops import Ops
 from draftline.kernels.reference import functional, functional_step, sampling
@@ -315,35 +315,26 @@ class ReferenceOps(Ops):
 
     @override
     def gather_drafts(
-        self,
-        slots: SlotTable,
-        rows: Tensor,
-        drafts: Tensor,
-        step: int,
-        block_size: int,
-        query: int,
-        shift: int,
-        ahead: int = 0,
-        ahead_id: int = 0,
+        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int
     ) -> Inputs:
         # Rows without a draft in this step are left out.
-        wanted = drafts > step
-        chosen, own = rows[wanted], drafts[wanted] - step
-        decides = slots.lengths[chosen] + step
-        count, entries = len(chosen), query + ahead
-        starts = tuple((decides - query - shift).tolist())
-        inputs = self.gather(slots, chosen, (entries,) * count, starts, (ahead + 1,) * count, block_size)
+        wanted = drafts > query.step
+        chosen = rows[wanted]
+        count, entries = len(chosen), query.entries
+        starts = tuple((slots.lengths[chosen] + (query.step - query.tokens - query.shift)).tolist())
+        inputs = self.gather(slots, chosen, (entries,) * count, starts, (query.ahead + 1,) * count, block_size)
         batch = inputs.batch
-        later = batch.positions + shift
+        later = batch.positions + query.shift
         token_ids = slots.tokens[chosen.repeat_interleave(entries), later].long()
         cache_index = batch.cache_index
-        if ahead:
-            token_ids.view(count, entries)[:, query:] = torch.arange(ahead_id, ahead_id + ahead, device=rows.device)
-            last = (query + own.long())[:, None]
+        if query.ahead:
             entry = torch.arange(entries, device=rows.device)
+            behind = entry[query.tokens :] + (query.ahead_id - query.tokens)
+            token_ids.view(count, entries)[:, query.tokens :] = behind
+            last = drafts[wanted].long()[:, None] + (query.tokens - query.step)
             cache_index = cache_index.view(count, entries).gather(1, torch.minimum(entry, last)).flatten()
         batch = replace(batch, token_ids=token_ids, cache_index=cache_index)
-        return Inputs(batch, inputs.slots, inputs.positions + shift)
+        return Inputs(batch, inputs.slots, inputs.positions + query.shift)
 
     @override
     def draft_sampled(

@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from draftline.kernels.attention_spec import AttentionSpec
-from draftline.kernels.batch import Batch, Inputs, LayerCache
+from draftline.kernels.batch import Batch, DraftQuery, Inputs, LayerCache
 from draftline.kernels.constraints import ConstraintTable, SampleConstraints
 from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import ScaledWeight
@@ -226,18 +226,9 @@ class TritonOps(Ops):
 
     @override
     def gather_drafts(
-        self,
-        slots: SlotTable,
-        rows: Tensor,
-        drafts: Tensor,
-        step: int,
-        block_size: int,
-        query: int,
-        shift: int,
-        ahead: int = 0,
-        ahead_id: int = 0,
+        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int
     ) -> Inputs:
-        return gather_drafts(slots, rows, drafts, step, block_size, query, shift, ahead, ahead_id)
+        return gather_drafts(slots, rows, drafts, query, block_size)
 
     @override
     def draft_sampled(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
-from draftline.kernels.batch import Batch, LayerCache
+from draftline.kernels.batch import Batch, DraftQuery, LayerCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight
@@ -251,10 +251,10 @@ def _speculate(ops: Ops, drafts: int) -> None:
     ops.draft_ngram_table(rows, drafts, 4, ngrams, slots)
     ops.accept(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), starts, drafts + 1, slots)
     for step in range(min(drafts, 2)):
-        ops.gather_drafts(slots, rows, starts, step, 16, 1 if step else 2, 0)
-        ops.gather_drafts(slots, rows, starts, step, 16, 1 if step else drafts + 1, 1)
+        ops.gather_drafts(slots, rows, starts, DraftQuery(step, 1 if step else 2, 0), 16)
+        ops.gather_drafts(slots, rows, starts, DraftQuery(step, 1 if step else drafts + 1, 1), 16)
     if drafts > 1:
-        ops.gather_drafts(slots, rows, starts, 0, 16, drafts + 1, 1, ahead=drafts - 1, ahead_id=128_256)
+        ops.gather_drafts(slots, rows, starts, DraftQuery(0, drafts + 1, 1, drafts - 1, 128_256), 16)
 
 
 def _constrain(ops: Ops, model: ModelShape) -> None:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.batch import Batch, DraftQuery, Inputs
 from draftline.kernels.slots import SlotTable
 
 _BLOCK = 128
@@ -83,24 +83,14 @@ def _gather_drafts_kernel(
         tl.store(block_tables + row.to(tl.int64) * MAX_BLOCKS + index, block, mask=index < blocks)
 
 
-def gather_drafts(
-    slots: SlotTable,
-    rows: Tensor,
-    drafts: Tensor,
-    step: int,
-    block_size: int,
-    query: int,
-    shift: int,
-    ahead: int = 0,
-    ahead_id: int = 0,
-) -> Inputs:
+def gather_drafts(slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int) -> Inputs:
     """``Ops.gather_drafts`` by one kernel. A row without a draft in this step is padding that attends to its query alone."""
     device = slots.tokens.device
-    count, entries = rows.shape[0], query + ahead
+    count, entries = rows.shape[0], query.entries
     longest, max_blocks = slots.tokens.shape[1], slots.block_tables.shape[1]
     token_ids, positions, cache_index = torch.empty((3, count * entries), dtype=torch.int64, device=device)
     logits_index, logits_slots, logits_positions = torch.empty(
-        (3, count * (ahead + 1)), dtype=torch.int64, device=device
+        (3, count * (query.ahead + 1)), dtype=torch.int64, device=device
     )
     query_starts = torch.empty(count + 1, dtype=torch.int32, device=device)
     context_lens = torch.empty(count, dtype=torch.int32, device=device)
@@ -123,12 +113,12 @@ def gather_drafts(
             logits_positions,
             slots.tokens.stride(0),
             slots.block_tables.stride(0),
-            AHEAD_ID=ahead_id,
-            STEP=step,
-            QUERY=query,
-            AHEAD=ahead,
+            AHEAD_ID=query.ahead_id,
+            STEP=query.step,
+            QUERY=query.tokens,
+            AHEAD=query.ahead,
             LANES=triton.next_power_of_2(entries),
-            SHIFT=shift,
+            SHIFT=query.shift,
             MAX_BLOCKS=max_blocks,
             BLOCK_SIZE=block_size,
             BLOCK=_BLOCK,

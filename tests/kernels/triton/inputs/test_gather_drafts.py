@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from draftline.kernels.batch import DraftQuery
 from draftline.kernels.ops import Ops
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
@@ -38,10 +39,8 @@ def test_the_query_is_a_rows_newest_tokens(
         slots,
         torch.tensor(chosen, device=device),
         torch.tensor(drafts, dtype=torch.int32, device=device),
-        step,
+        DraftQuery(step, query, shift),
         BLOCK_SIZE,
-        query,
-        shift,
     )
     batch = inputs.batch
     rows = {position: row for row, position in enumerate(inputs.positions.tolist()) if position >= 0}
@@ -77,12 +76,8 @@ def test_a_parallel_heads_query_goes_on_behind_the_tokens(
         slots,
         torch.tensor(chosen, device=device),
         torch.tensor(drafts, dtype=torch.int32, device=device),
-        0,
+        DraftQuery(0, query, 1, ahead, first_id),
         BLOCK_SIZE,
-        query,
-        shift=1,
-        ahead=ahead,
-        ahead_id=first_id,
     )
     batch, entries = inputs.batch, query + ahead
     found = [row for row, position in enumerate(inputs.positions[:: ahead + 1].tolist()) if position >= 0]
