@@ -43,6 +43,9 @@ other's waits, and one tile is enough."""
 _PROGRAMS_PER_SM = 2
 """Programs of a multiprocessor that load ahead."""
 
+_WIDE_HEAD = 128
+"""The size of heads of which one program that loads ahead reads a history sooner than two that share it."""
+
 _SHARED_BY = 4
 """Programs that share a decode's history have several tiles each where they are at most so many."""
 
@@ -245,9 +248,11 @@ def plan_attention(
         num_tiles = rows * tiles_per_row
         splits = 1 if mixed else num_splits(shape, num_tiles, context, num_tokens, _RAGGED_COLUMNS_PER_SM)
         few = num_tiles * shape.num_kv_heads <= _PROGRAMS_PER_SM * shape.limits.num_sms
+        sharing = _room(shape, num_tiles, _RAGGED_COLUMNS_PER_SM)
         # A verify computes more with each tile, and gains nothing.
-        if longest == 1 and few and _room(shape, num_tiles, _RAGGED_COLUMNS_PER_SM) < 2:
-            tile = _loading_ahead(shape, tile, _AHEAD)
+        if longest == 1 and few and sharing <= (2 if shape.head_dim >= _WIDE_HEAD else 1):
+            ahead = _loading_ahead(shape, tile, _AHEAD)
+            tile, splits = ahead, splits if ahead == tile else 1
         launches.append(
             AttentionLaunch(tile, 1, longest_short, tiles_per_row, num_tiles, splits, shape.num_tiles(context))
         )

@@ -127,7 +127,7 @@ def test_few_programs_load_tiles_ahead() -> None:
         plan, contexts = plan_decode(shape, (1,) * rows, (4000,) * rows), (4000,) * rows
         return (plan or plan_attention(shape, (1,) * rows, contexts, rows)[0]).tile.num_stages
 
-    assert [stages(LLAMA_8B, rows) for rows in (1, 4, 8, 16, 25, 32, 34, 64)] == [2, 2, 5, 5, 7, 7, 3, 3]
+    assert [stages(LLAMA_8B, rows) for rows in (1, 4, 8, 16, 17, 25, 32, 34, 64)] == [2, 2, 5, 5, 7, 7, 7, 3, 3]
     small = dataclasses.replace(LLAMA_8B, limits=DeviceLimits.known(86, 132))
     assert [stages(small, rows) for rows in (8, 32)] == [2, 3], "no room for two programs"
     # As long as rows are as many, no context changes the kernel: steps by operation find it compiled.
@@ -136,6 +136,21 @@ def test_few_programs_load_tiles_ahead() -> None:
         plans = [plan_decode(LLAMA_8B, *batch) for batch in batches]
         assert len({plan.tile for plan in plans if plan is not None}) <= 1
         assert len({plan_attention(LLAMA_8B, *batch, rows)[0].tile for batch in batches}) == 1
+
+
+def test_two_programs_share_a_history_where_one_is_no_faster() -> None:
+    """One that loads ahead is, with wide heads, if there is shared memory for what it loads."""
+
+    def splits(shape: AttentionShape, rows: int) -> int:
+        return plan_attention(shape, (1,) * rows, (4000,) * rows, rows)[0].num_splits
+
+    assert [splits(LLAMA_8B, rows) for rows in (17, 24, 25)] == [1, 1, 1]
+    narrow = dataclasses.replace(LLAMA_8B, head_dim=64)
+    assert [splits(narrow, rows) for rows in (34, 49, 50)] == [2, 2, 1]
+    small = dataclasses.replace(LLAMA_8B, limits=DeviceLimits.known(86, 132))
+    assert [splits(small, rows) for rows in (17, 24, 25)] == [2, 2, 1]
+    verifies = plan_attention(LLAMA_8B, (5,) * 20, (4000,) * 20, 100)
+    assert verifies[0].num_splits == 2
 
 
 def test_verifies_have_room_for_the_longest() -> None:
