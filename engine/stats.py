@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
 TOKEN_GAP_BOUNDS_S = (0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Upper bounds, in seconds, of the buckets that count gaps between two tokens."""
@@ -121,29 +121,37 @@ class DraftTally:
         """Create a tally without drafts. ``name`` is the drafter's name."""
         self._name = name
         self._steps = 0
-        self._drafted: list[int] = []
-        self._accepted: list[int] = []
-        self._times = StepTimes()
+        # How often there were so many drafts, and so many accepted ones: one addition each, however many there were.
+        self._drafted = [0]
+        self._accepted = [0]
+        self._draft_s = self._verify_s = self._sample_s = self._host_s = 0.0
 
     def count(self, drafted: int, accepted: int) -> None:
         """Count one sequence's step with ``drafted`` drafts, of which the first ``accepted`` were accepted."""
-        self._steps += 1
-        lacking = drafted - len(self._drafted)
+        lacking = drafted + 1 - len(self._drafted)
         if lacking > 0:
             self._drafted += [0] * lacking
             self._accepted += [0] * lacking
-        for position in range(drafted):
-            self._drafted[position] += 1
-        for position in range(accepted):
-            self._accepted[position] += 1
+        self._steps += 1
+        self._drafted[drafted] += 1
+        self._accepted[accepted] += 1
 
     def add_times(self, times: StepTimes) -> None:
         """Add the times of a step with drafts."""
-        self._times += times
+        self._draft_s += times.draft_s
+        self._verify_s += times.verify_s
+        self._sample_s += times.sample_s
+        self._host_s += times.host_s
 
     def stats(self) -> DrafterStats:
         """Return a copy."""
-        return DrafterStats(self._name, self._steps, tuple(self._drafted), tuple(self._accepted), self._times)
+        times = StepTimes(self._draft_s, self._verify_s, self._sample_s, self._host_s)
+        return DrafterStats(self._name, self._steps, _by_position(self._drafted), _by_position(self._accepted), times)
+
+
+def _by_position(counts: list[int]) -> tuple[int, ...]:
+    """How often there was a first, second, … of things of which there were i ``counts[i]`` times."""
+    return tuple(accumulate(reversed(counts[1:])))[::-1]
 
 
 # How much of a device's peak rates the steps reach, from the model's own counts. Model FLOPs utilisation (MFU) is arithmetic

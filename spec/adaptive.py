@@ -85,10 +85,10 @@ class _Mean:
     rate: float
     weight: float
 
-    def update(self, value: float, memory: float) -> None:
-        """Learn a value: the mean with all before it, until an exponential average with ``memory`` forgets more slowly."""
-        memory = min(memory, self.weight / (self.weight + 1))
-        self.weight += 1
+    def update(self, value: float, memory: float, count: int = 1) -> None:
+        """Learn ``count`` times a value: the mean with all before, until an exponential average with ``memory`` forgets more slowly."""
+        memory = min(memory**count, self.weight / (self.weight + count))
+        self.weight += count
         self.rate = memory * self.rate + (1 - memory) * value
 
 
@@ -102,6 +102,7 @@ class DraftBudgets:
         self._unknown = _KNOWN if prior is None else 0
         self._overall = _Mean(_PRIOR_RATE if prior is None else prior, _PRIOR_WEIGHT)
         self._at = [_Mean(self._overall.rate, 0.0) for _ in range(costs.draft_lens[-1])]
+        self._expected = self._rates()  # of a draft at each position, since the last choice
         # How badly drafts were predicted with each of the priors, in nats.
         self._surprise = dict.fromkeys(_ROW_PRIORS, 0.0)
         self._standing: Offers | None = None  # what the last choice follows; None where it was plain decoding
@@ -121,17 +122,21 @@ class DraftBudgets:
 
         Drafts behind the first rejected one carry no information.
         """
-        for index in range(min(drafted, accepted + 1, len(self._at))):
-            right = index < accepted
-            rate = self._rate(index)
-            for prior in _ROW_PRIORS:
-                chance = min(0.99, max(0.01, rate * row.relative(prior * self._overall.rate)))
-                surprise = -math.log(chance if right else 1 - chance)
-                self._surprise[prior] = _LONG_MEMORY * self._surprise[prior] + surprise
-            self._unknown -= 1
-            row.observe(right, rate, _ROW_MEMORY)
-            self._overall.update(right, _LONG_MEMORY)
-            self._at[index].update(right, _LONG_MEMORY)
+        if self._unknown > 0:
+            self._expected = self._rates()
+        expected = self._expected[: min(drafted, accepted + 1)]
+        if not expected:
+            return
+        for prior in _ROW_PRIORS:  # the first draft tells enough of how rows differ
+            chance = min(0.99, max(0.01, expected[0] * row.relative(prior * self._overall.rate)))
+            surprise = -math.log(chance if accepted else 1 - chance)
+            self._surprise[prior] = _LONG_MEMORY * self._surprise[prior] + surprise
+        row.observe(accepted, expected, _ROW_MEMORY)
+        count = len(expected)
+        self._overall.update(min(accepted, count) / count, _LONG_MEMORY, count)
+        for index in range(count):
+            self._at[index].update(index < accepted, _LONG_MEMORY)
+        self._unknown -= count
 
     def observe_step(self, rows: int, drafts: int, longest: int, seconds: float) -> None:
         """Learn from the duration of a step in which no row computed a prompt, or had to be caught up with.
@@ -215,6 +220,9 @@ class DraftBudgets:
         """How much longer steps with drafts take than measured, compared with steps without."""
         return self._drift[True].rate / self._drift[False].rate
 
+    def _rates(self) -> list[float]:
+        return [self._rate(index) for index in range(len(self._at))]
+
     def _rate(self, index: int) -> float:
         """The acceptance rate at a position. One that was hardly ever reached has the rate of all positions."""
         at = self._at[index]
@@ -225,7 +233,8 @@ class DraftBudgets:
 
     def _arrays(self, rows: Sequence[DraftingRow]) -> DraftingRows:
         prior = min(_ROW_PRIORS, key=self._surprise.__getitem__) * self._overall.rate
-        return DraftingRows.of(rows, [self._rate(index) for index in range(len(self._at))], prior)
+        self._expected = self._rates()
+        return DraftingRows.of(rows, self._expected, prior)
 
     def _best(self, rows: DraftingRows) -> tuple[Offers, Floats, Ints]:
         """For each of the L draft lengths the best offer, its tokens/s ([L]; 0 if no row drafts), and its budgets ([L, R])."""

@@ -189,7 +189,10 @@ class AdaptiveDrafting(DraftPolicy):
         )
 
     def _acceptance(self, sequence: Sequence) -> RowAcceptance:
-        return self._acceptances.setdefault(sequence, RowAcceptance())
+        known = self._acceptances.get(sequence)
+        if known is None:
+            known = self._acceptances[sequence] = RowAcceptance()
+        return known
 
     def _remaining(self, sequence: Sequence) -> float:
         """The tokens that an output probably still gets: those of a mean output, or a few if it is longer already."""
@@ -258,10 +261,10 @@ class ForcedTextDrafting(WrappedPolicy):
     def draft_len(self, sequence: Sequence) -> int:
         wanted = self._policy.draft_len(sequence)
         constraint = sequence.constraint
-        max_drafts = _allowed(sequence, self._max_drafts)
-        if constraint is None or not self._on or not max_drafts:
+        if constraint is None or not self._on:
             return wanted
-        return max(wanted, len(constraint.forced(max_drafts)))
+        max_drafts = _allowed(sequence, self._max_drafts)
+        return max(wanted, len(constraint.forced(max_drafts))) if max_drafts else wanted
 
 
 def _allowed(sequence: Sequence, drafts: int) -> int:

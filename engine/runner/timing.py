@@ -1,8 +1,9 @@
-"""``StepTimer``: how long the parts of a step take on the device that runs it."""
+"""``StepTimer``: how long the parts of a step take on the device that runs it. ``Events``: CUDA events to be used again."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Protocol
 
@@ -10,6 +11,25 @@ import torch
 from typing_extensions import override
 
 from draftline.engine.stats import StepTimes
+
+
+class Events:
+    """The events that nobody uses at present. Making one takes the host almost as long as recording it. One thread uses this."""
+
+    def __init__(self, *, timing: bool = False) -> None:
+        """``timing`` says whether the time between two events is wanted."""
+        self._timing = timing
+        self._unused: list[torch.cuda.Event] = []
+
+    def record(self) -> torch.cuda.Event:
+        """Record an event in the current stream."""
+        event = self._unused.pop() if self._unused else torch.cuda.Event(enable_timing=self._timing)
+        event.record()
+        return event
+
+    def take_back(self, events: Iterable[torch.cuda.Event]) -> None:
+        """Take events back, which the device has passed, and which nobody reads any more."""
+        self._unused += events
 
 
 class Timer(Protocol):
@@ -42,18 +62,17 @@ NO_TIMER = NoTimer()
 class StepTimer(Timer):
     """Marks by CUDA events on a GPU, by the clock on a CPU."""
 
-    def __init__(self, device: torch.device) -> None:
-        """No mark yet."""
+    def __init__(self, device: torch.device, events: Events) -> None:
+        """No mark yet. ``events`` has events with times to use again."""
         self._on_gpu = device.type == "cuda"
+        self._unused = events
         self._events: list[torch.cuda.Event] = []
         self._moments: list[float] = []
 
     @override
     def mark(self) -> None:
         if self._on_gpu:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._events.append(event)
+            self._events.append(self._unused.record())
         else:
             self._moments.append(time.perf_counter())
 
@@ -62,5 +81,6 @@ class StepTimer(Timer):
         moments, events = self._moments, self._events
         if self._on_gpu:
             moments = [float(events[0].elapsed_time(event)) / 1000 for event in events]
+            self._unused.take_back(events)
         draft, verify, sample = (end - start for start, end in pairwise(moments))
         return StepTimes(draft, verify, sample, host_s)

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from draftline.engine.runner.timing import Events
+
 
 def upload(values: np.ndarray, device: torch.device) -> Tensor:
     """An array as a tensor on ``device``. A GPU copies it from pinned memory, in the current stream's order."""
@@ -27,25 +29,29 @@ def send(staged: Tensor, device: torch.device) -> Tensor:
 
 
 class Readback:
-    """Tensors on their way to the host. `wait` once, before any of them is read."""
+    """Tensors on their way to the host. `wait` before any of them is read."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Nothing to read yet."""
-        self._done = torch.cuda.Event() if device.type == "cuda" else None
+    def __init__(self, device: torch.device, events: Events | None = None) -> None:
+        """Nothing to read yet. ``events`` has events to use again."""
+        self._on_gpu = device.type == "cuda"
+        self._events = events if events is not None else Events()
+        self._arrived: torch.cuda.Event | None = None
 
     def take(self, tensor: Tensor) -> Tensor:
         """The copy of ``tensor`` on the host, valid after `seal` and `wait`."""
-        if self._done is None:
+        if not self._on_gpu:
             return tensor
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return host.copy_(tensor, non_blocking=True)
 
     def seal(self) -> None:
         """Nothing more will be taken."""
-        if self._done is not None:
-            self._done.record()
+        if self._on_gpu:
+            self._arrived = self._events.record()
 
     def wait(self) -> None:
         """Wait until all that was taken has arrived."""
-        if self._done is not None:
-            self._done.synchronize()
+        if self._arrived is not None:
+            self._arrived.synchronize()
+            self._events.take_back([self._arrived])
+            self._arrived = None  # another step's, from now on
