@@ -118,6 +118,7 @@ class Core:
         self._token_gaps = Histogram(TOKEN_GAP_BOUNDS_S)
         self._read_at = clock()
         self._arrived = 0.0
+        self._let_others_run: Callable[[], object] = lambda: None
         drafters = info.drafters or ("none",)
         self._drafter = drafters[0]
         self._drafts = DraftTally(self._drafter)
@@ -186,11 +187,23 @@ class Core:
             updates.append((output, output.cancel(self.now())))
         # Launch this step first, then read an earlier one: the device computes while the host handles results.
         if plan.rows:
+            if not self._runner.launches_fast(plan.rows):
+                self._let_others_run()
             updates += self._launch(plan, catch_up, started)
+        self._let_others_run()
         if len(self._in_flight) > self._steps_ahead or (self._in_flight and not plan.rows):
             updates += self._read(self._in_flight.popleft())
         with self.profiler.part("deliver"):
             self._deliver(updates)
+        if not self.has_work:
+            self._let_others_run()
+
+    def when_launched(self, call: Callable[[], object]) -> None:
+        """Call ``call`` in each step once it is launched, and when there is no more work: then this thread only waits.
+
+        Python runs one thread at a time. Threads that deliver updates begin here, so that they do not delay a launch.
+        """
+        self._let_others_run = call
 
     def check_alive(self) -> None:
         """Raise `DeviceLostError` if a part of the engine in another process is lost."""

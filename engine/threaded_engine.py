@@ -113,6 +113,10 @@ class ThreadedEngine(EngineClient):
     def stop_profile(self, path: Path) -> Future[None]:
         return self._between_steps(lambda: self._core.profiler.stop(path))
 
+    def when_launched(self, call: Callable[[], object]) -> None:
+        """See `Core.when_launched`. To be called before the first request."""
+        self._core.when_launched(call)
+
     def close(self) -> None:
         """Stop after the step in progress; unfinished requests fail with `EngineStoppedError`. Idempotent."""
         with self._wake:

@@ -76,9 +76,13 @@ class _Outbox:
         self._wake.set()
 
     def put(self, updates: Sequence[tuple[str, Update]]) -> None:
-        """Send updates. This is the sink of all requests, called on the step thread."""
+        """Send updates at the next `release`. This is the sink of all requests, called on the step thread."""
         self._updates.extend(updates)
-        self._wake.set()
+
+    def release(self) -> None:
+        """Send what was put. The step thread calls it when it has launched a step: sending would slow the launch down."""
+        if self._updates:
+            self._wake.set()
 
     def send(self, message: FromEngine) -> None:
         """Send any other message."""
@@ -160,6 +164,7 @@ class _Dispatcher:
             self._engine.submit_prepared(request, self._outbox.put)
         except Exception as error:  # noqa: BLE001  the error is the request's
             self._outbox.put([(request.request_id, Failed(error))])
+            self._outbox.release()
 
     def _run(self, command: Command) -> Future[int] | Future[None]:
         match command.name:
@@ -232,6 +237,7 @@ def main(descriptor: int, substitutes: Substitutes | None = None) -> None:
         engine.compiler.prepare()
     keep_heap()
     connection.send_bytes(pickle.dumps(Started(engine.info, engine.stats())))
+    engine.when_launched(outbox.release)
     engine.stopped.add_done_callback(lambda stopped: outbox.send(Stopped(stopped.result())))
     dispatcher = _Dispatcher(engine, outbox)
     sender = threading.Thread(target=outbox.run, args=(engine,), name="draftline-send", daemon=True)

@@ -99,6 +99,10 @@ class Runner:
         with part("read_back"):
             return read_back(rows, forward, samples, self._ops, timer, self._events)
 
+    def launches_fast(self, rows: tuple[Row, ...]) -> bool:
+        """Whether launching a step of these rows takes the host less than a millisecond: by graphs, not by operation."""
+        return self._executors.for_step(rows) is not self._executors.eager
+
     @torch.inference_mode()
     def fill(self, rows: tuple[Row, ...]) -> None:
         """Let the rows' sequences enter their slots, without a step."""

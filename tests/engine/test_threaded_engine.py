@@ -17,7 +17,9 @@ from draftline.engine.outputs import Failed, Finished, Update
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.backlog import Backlog
-from draftline.engine.request.request import Request
+from draftline.engine.request.request import Request, RequestBuilder
+from draftline.engine.runner.launched_step import LaunchedStep
+from draftline.engine.runner.runner import Runner
 from draftline.engine.stats import EngineStats
 from draftline.engine.threaded_engine import ThreadedEngine
 
@@ -104,3 +106,27 @@ def test_statistics_show_a_flush_before_it_is_answered() -> None:
             engine.flush_prefix_cache().add_done_callback(lambda flushed: answered.put(engine.stats()))
         stats = answered.get(timeout=PATIENCE_S)
         assert (stats.free_blocks, stats.cached_blocks) == (stats.total_blocks, 0)
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["by-graphs", "by-operation"])
+def test_other_threads_run_when_a_step_is_launched(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would slow a short launch down, and should not wait for a long one. In the end nothing waits for a next step."""
+    events: list[str] = []
+    launch = Runner.launch
+
+    def launched(*given: object) -> LaunchedStep:
+        events.append("launch")
+        return launch(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Runner, "launch", launched)
+    monkeypatch.setattr(Runner, "launches_fast", lambda *_: fast)
+    core = tiny_core(steps_ahead=1)
+    core.when_launched(lambda: events.append("others"))
+    builder = RequestBuilder(core.info, core.tokenizer, ageing_s=0.0)
+    wanted = GenerateRequest(tuple(range(5, 30)), SamplingParams(max_tokens=3, ignore_eos=True))
+    core.add(builder.build("a", wanted, lambda _: events.append("updates"), core.now()))
+    while core.has_work:
+        core.step()
+    of_step = ["launch", "others"] if fast else ["others", "launch", "others"]
+    # Three tokens; each is read when the next step is launched, and the last one when there is none.
+    assert events == [*of_step, *of_step, "updates", *of_step, "updates", "others", "updates", "others"]

@@ -1,0 +1,42 @@
+"""The engine process sends updates when its step thread allows it."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from multiprocessing import Pipe
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from patience import PATIENCE_S
+
+from draftline.engine.outputs import Delta
+from draftline.engine.process import worker
+from draftline.engine.process.messages import Stopped, Updates
+from draftline.engine.process.worker import _Outbox
+
+
+def test_updates_are_sent_when_a_step_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_STATS_S", PATIENCE_S)  # else they are sent after this time in any case
+    ours, theirs = Pipe()
+    outbox, state = _Outbox(theirs), object()
+    engine: Any = SimpleNamespace(stats=lambda: state)
+    sender = threading.Thread(target=outbox.run, args=(engine,))
+    sender.start()
+    outbox.put([("a", Delta(0, (5,), "x"))])
+    outbox.put([("a", Delta(0, (6,), "y"))])
+    assert not ours.poll(0.1)
+    outbox.release()
+    message = pickle.loads(ours.recv_bytes())
+    assert isinstance(message, Updates)
+    assert [(name, update.token_ids) for name, update in message if isinstance(update, Delta)] == [
+        ("a", (5,)),
+        ("a", (6,)),
+    ]
+    outbox.put([("a", Delta(0, (7,), "z"))])
+    outbox.send(Stopped(None))  # what was put before goes first
+    assert isinstance(pickle.loads(ours.recv_bytes()), Updates)
+    assert isinstance(pickle.loads(ours.recv_bytes()), Stopped)
+    sender.join(PATIENCE_S)
+    assert not sender.is_alive()
