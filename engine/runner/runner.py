@@ -13,7 +13,7 @@ import torch
 from draftline.engine.request.sequence import Plan, Row
 from draftline.engine.runner.executor import Executors
 from draftline.engine.runner.launched_step import LaunchedStep, read_back
-from draftline.engine.runner.masks import ConstraintMasks, StepMasks
+from draftline.engine.runner.masks import ConstraintMasks, StepMasks, waits_for_tokens
 from draftline.engine.runner.memory import check_device
 from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.runner.ranks import ALONE, OtherRanks
@@ -100,8 +100,11 @@ class Runner:
             return read_back(rows, forward, samples, self._ops, timer, self._events)
 
     def launches_fast(self, rows: tuple[Row, ...]) -> bool:
-        """Whether launching a step of these rows takes the host less than a millisecond: by graphs, not by operation."""
-        return self._executors.for_step(rows) is not self._executors.eager
+        """Whether launching a step of these rows takes the host less than a millisecond.
+
+        That is so by graphs, not by operation, and without masks for which the host waits for the last step's tokens.
+        """
+        return self._executors.for_step(rows) is not self._executors.eager and not waits_for_tokens(rows)
 
     @torch.inference_mode()
     def fill(self, rows: tuple[Row, ...]) -> None:
