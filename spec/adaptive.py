@@ -12,7 +12,7 @@ the tokens that it probably still decides. The catching up with all requests to 
 
 - The survival comes from the row's own drafts and from the rates of all rows at each position (chain rule; Leviathan et al.
   2023, https://arxiv.org/abs/2211.17192, assume one rate for all positions).
-- The seconds are measured once (`draftline.spec.step_costs`), and corrected by those that steps then take.
+- The seconds are measured once, and corrected by those that steps then take (`draftline.spec.step_costs`).
 - Drafting begins, or changes its length, for a gain of a few percent. It ends as soon as it is no gain.
 - While it is off, rare probes of a few rows measure whether it would be faster again.
 
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from draftline.spec.offers import DraftingRow, DraftingRows, Floats, Ints, Offers, RowAcceptance
-from draftline.spec.step_costs import NO_CATCH_UP, CatchUpCost, CostTable
+from draftline.spec.step_costs import NO_CATCH_UP, CatchUpCost, CostTable, Pace
 
 _HYSTERESIS = 1.015
 """The gain in tokens/s that drafting, or another length, must promise."""
@@ -65,12 +65,6 @@ STEPS_PER_CHOICE = 4
 
 _FORGETTING = 0.01
 """The share by which the rate of a row without drafts moves towards the rate of all rows, with each choice."""
-
-_STEP_MEMORY = 0.95
-"""Decay of the durations of steps, relative to those measured at the start."""
-
-_WORST_STEP = 3.0
-"""Steps that took longer than this many times what they should were disturbed by something else."""
 
 
 @dataclass(slots=True)
@@ -109,8 +103,7 @@ class DraftBudgets:
         self._lens = np.array(costs.draft_lens, np.int64)
         self._shortest = min(costs.draft_lens[1:], default=0)
         self._since_probe = 0
-        # Seconds of steps without and with drafts, relative to the measured ones.
-        self._drift = {drafting: _Mean(1.0, 1 / (1 - _STEP_MEMORY)) for drafting in (False, True)}
+        self._pace = Pace()
 
     @property
     def exploring(self) -> bool:
@@ -149,10 +142,7 @@ class DraftBudgets:
         """
         if longest > self._costs.draft_lens[-1]:
             return
-        ratio = seconds / self._costs.of_drafts(rows, drafts, longest)
-        drift = self._drift[longest > 0]
-        if ratio < _WORST_STEP * max(1.0, drift.rate):
-            drift.update(ratio, _STEP_MEMORY)
+        self._pace.observe(seconds / self._costs.of_drafts(rows, drafts, longest), drafting=longest > 0)
 
     def seconds(self, rows: int) -> float:
         """Seconds of a step of so many rows without drafts, as measured at the start."""
@@ -192,7 +182,7 @@ class DraftBudgets:
         """The shortest drafts for a few rows, rarely enough that probes cost at most their share; else none."""
         self._since_probe += steps
         plain = self._costs.seconds(len(rows), 0)
-        extra = (self._costs.seconds(len(rows), self._shortest) * self._correction - plain) * STEPS_PER_CHOICE
+        extra = (self._costs.seconds(len(rows), self._shortest) * self._pace.with_drafts - plain) * STEPS_PER_CHOICE
         # As many as catch up within the time that the verifies take longer.
         probed = self._cheapest(rows, extra)
         extra += self._catch_up.seconds(sum([rows[index].lacking for index in probed]))
@@ -215,11 +205,6 @@ class DraftBudgets:
     def _of_few(self, rows: Sequence[DraftingRow], few: Sequence[int]) -> list[int]:
         return [self._shortest if index in few else 0 for index in range(len(rows))]
 
-    @property
-    def _correction(self) -> float:
-        """How much longer steps with drafts take than measured, compared with steps without."""
-        return self._drift[True].rate / self._drift[False].rate
-
     def _rates(self) -> list[float]:
         return [self._rate(index) for index in range(len(self._at))]
 
@@ -238,7 +223,7 @@ class DraftBudgets:
 
     def _best(self, rows: DraftingRows) -> tuple[Offers, Floats, Ints]:
         """For each of the L draft lengths the best offer, its tokens/s ([L]; 0 if no row drafts), and its budgets ([L, R])."""
-        costs, count, correction = self._costs, len(rows), self._correction
+        costs, count, correction = self._costs, len(rows), self._pace.with_drafts
         plain = count / costs.seconds(count, 0)
         another = [costs.of_another(count, longest) * correction if longest else 0.0 for longest in costs.draft_lens]
         prices = np.full(len(another), plain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -80,3 +81,53 @@ class CatchUpCost:
 
 
 NO_CATCH_UP = CatchUpCost()
+
+
+_JITTER = 0.1**2
+"""The variance of a step's duration, in logarithms like all of these."""
+
+_ALL_AT_FIRST, _DRAFTING_AT_FIRST = 0.1**2, 0.3**2
+"""The variances of the two factors before any step: the measurement was minutes ago, but had few rounds of each kind of step."""
+
+_CHANGES, _HARDLY_CHANGES = 0.01**2, 0.001**2
+"""What a step adds to the variance of the factor of all steps, and to that of steps with drafts."""
+
+_MOST = math.log(1.5)
+"""A step that takes longer than expected counts as if it took this much longer: something else may have disturbed it."""
+
+
+class Pace:
+    """By which factors steps take longer at present than they were measured.
+
+    One factor is that of all steps: other programs run, or histories are longer than the measured ones. It changes all the time.
+    Steps with drafts have another one on top of it, an error of the measurement, which hardly changes. A step with drafts shows
+    their product. A Kalman filter (Kalman 1960, https://doi.org/10.1115/1.3662552) divides it: as long as the second factor is
+    known badly, it takes most, and later the first one does. Without that, longer histories would look like dear drafts.
+    """
+
+    def __init__(self) -> None:
+        """Steps take as long as measured."""
+        self._all = self._drafting = 0.0  # logarithms
+        self._all_var, self._drafting_var = _ALL_AT_FIRST, _DRAFTING_AT_FIRST
+        self._covariance = 0.0
+
+    @property
+    def with_drafts(self) -> float:
+        """The factor of steps with drafts alone."""
+        return math.exp(self._drafting)
+
+    def observe(self, ratio: float, *, drafting: bool) -> None:
+        """Learn from a step that took ``ratio`` times as long as measured."""
+        self._all_var += _CHANGES
+        self._drafting_var += _HARDLY_CHANGES
+        off = math.log(ratio) - self._all - (self._drafting if drafting else 0.0)
+        # How far the step's duration varies with each of the factors.
+        of_all = self._all_var + (self._covariance if drafting else 0.0)
+        of_drafting = self._covariance + (self._drafting_var if drafting else 0.0)
+        variance = of_all + (of_drafting if drafting else 0.0) + _JITTER
+        off = min(max(off, -_MOST), _MOST)
+        self._all += of_all / variance * off
+        self._drafting += of_drafting / variance * off
+        self._all_var -= of_all**2 / variance
+        self._covariance -= of_all * of_drafting / variance
+        self._drafting_var -= of_drafting**2 / variance
