@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,8 @@ from draftline.engine.bench.contenders.shapes import SMOLLM2_135M
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.calls import Tool
 from draftline.engine.core import Core
-from draftline.engine.drafting.policy import DraftPolicy
+from draftline.engine.drafting.cache import CachedDrafting, CacheNeeds, tokens_with_states
+from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, ForcedTextDrafting
 from draftline.engine.outputs import Delta, Update
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest
@@ -48,7 +50,7 @@ from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.executor import Executor, Executors, ForwardResult, SampleResult
-from draftline.engine.runner.graphs import fill_forward, forward_words
+from draftline.engine.runner.graphs import draft_words, fill_chunks, fill_drafts, fill_forward, forward_words
 from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
@@ -61,8 +63,10 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.models.families import config_from_hf
 from draftline.models.tokenization.tokenizer import Tokenizer
+from draftline.spec.adaptive import DraftBudgets
 from draftline.spec.drafter import DraftChunk
 from draftline.spec.no_drafter import NoDrafter
+from draftline.spec.step_costs import CostTable
 from draftline.structured.constraint import language
 from draftline.structured.tags.walk import TagReader
 
@@ -82,10 +86,12 @@ class Variant:
     Attributes:
         sampling: the sampling parameters of every request, except for its length.
         prefix_caching: whether full blocks enter the prefix tree.
+        drafts: drafts of each row in each step, chosen and learned from as those of a head; 0 drafts nothing.
     """
 
     sampling: SamplingParams
     prefix_caching: bool = False
+    drafts: int = 0
 
 
 _GREEDY = SamplingParams(temperature=0, ignore_eos=True)
@@ -95,8 +101,9 @@ VARIANTS = {
     "prefix": Variant(_GREEDY, prefix_caching=True),
     "stop": Variant(_GREEDY.model_copy(update={"stop": ("\n\nQuestion:",)})),
     "sampling": Variant(_GREEDY.model_copy(update={"temperature": 0.7, "top_p": 0.9})),
+    "drafts": Variant(_GREEDY, drafts=4),
 }
-"""Greedy; greedy with the prefix cache; greedy with a stop string that never occurs; nucleus sampling."""
+"""Greedy; greedy with the prefix cache; greedy with a stop string that never occurs; nucleus sampling; greedy with drafts."""
 
 _WEATHER = Tool("weather", "", '{"type": "object", "properties": {"city": {"type": "string"}}}')
 
@@ -107,25 +114,32 @@ _WORDS = 2000
 """The different tokens of a text."""
 
 
-class NoDevice(Executor):
-    """The host's part of an executor of graphs. Each row gets the same token in every step."""
+_ACCEPTED = (0, 2, 1, 4, 0, 1)
+"""How many drafts a row accepts, in turns."""
 
-    def __init__(self, max_rows: int, vocab_size: int) -> None:
+
+class NoDevice(Executor):
+    """The host's part of an executor of graphs. Each row gets the same token in every step without drafts."""
+
+    def __init__(self, max_rows: int, max_drafts: int, vocab_size: int) -> None:
         """Draw the tokens."""
         self._max_rows = max_rows
         self._inputs = np.zeros(forward_words(max_rows), np.int64)
-        self._tokens = torch.randint(vocab_size, (max_rows,), generator=torch.Generator().manual_seed(0))
+        self._draft_inputs = np.zeros(draft_words(max_rows), np.int64)
+        draw = torch.Generator().manual_seed(0)
+        self._tokens = torch.randint(vocab_size, (max_rows * (max_drafts + 1),), generator=draw)
         self._accepted = torch.ones(max_rows, dtype=torch.int32)
+        self._turns = cycle(_ACCEPTED)
         nothing = torch.empty(0, dtype=torch.int64)
         self._no_logits = ForwardResult(torch.empty(0, vocab_size), nothing, nothing)
 
     @override
     def catch_up(self, chunks: Sequence[DraftChunk]) -> None:
-        raise AssertionError("nothing drafts here")
+        fill_chunks(self._inputs, self._max_rows, chunks)
 
     @override
     def draft(self, rows: tuple[Row, ...]) -> None:
-        raise AssertionError("nothing drafts here")
+        fill_drafts(self._draft_inputs, self._max_rows, rows)
 
     @override
     def forward(self, rows: tuple[Row, ...]) -> ForwardResult:
@@ -135,13 +149,18 @@ class NoDevice(Executor):
     @override
     def sample(self, rows: tuple[Row, ...], result: ForwardResult, features: SamplingFeatures) -> SampleResult:
         samples = [row.samples for row in rows]
+        if any(row.drafts for row in rows):
+            kept = [min(row.samples, 1 + accepted) for row, accepted in zip(rows, self._turns, strict=False)]
+            return SampleResult(self._tokens[: sum(samples)], torch.tensor(kept, dtype=torch.int32))
         decodes = sum(samples) == len(rows)
         accepted = self._accepted[: len(rows)] if decodes else torch.tensor(samples, dtype=torch.int32)
         return SampleResult(self._tokens[: sum(samples)], accepted)
 
 
-def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, prefix_caching: bool) -> Core:
-    """An engine with room for ``max_rows`` requests of ``max_model_len`` tokens, and no device."""
+def hostbound_core(
+    tokenizer: Tokenizer, max_rows: int, max_model_len: int, prefix_caching: bool, drafts: int = 0
+) -> Core:
+    """An engine with room for ``max_rows`` requests of ``max_model_len`` tokens, which draft ``drafts``, and no device."""
     config = config_from_hf(SMOLLM2_135M)
     blocks_a_row = -(-max_model_len // BLOCK_SIZE)
     info = EngineInfo(
@@ -155,7 +174,7 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
         max_num_seqs=max_rows,
         cache_blocks=max_rows * blocks_a_row,
         block_size=BLOCK_SIZE,
-        drafters=(),
+        drafters=("parallel_head",) if drafts else (),
         constraint_kinds=(),
         system_fingerprint="none",
         has_chat_template=False,
@@ -173,18 +192,32 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
     table = SlotTable.allocate(max_rows, max_model_len, blocks_a_row, device)
     nothing = ConstraintTable.allocate(max_rows, config.vocab_size, words=1024, masks=1, samples=1, device=device)
     masks = ConstraintMasks(nothing, table)
-    executors = Executors(NoDevice(max_rows, config.vocab_size), StepShapes(max_rows, 0))
+    executors = Executors(NoDevice(max_rows, drafts, config.vocab_size), StepShapes(max_rows, drafts))
     runner = Runner(executors, table, masks, select_ops(device), config.eos_token_ids, NoDrafter())
-    return Core(scheduler, runner, tokenizer, info, DraftPolicy(), steps_ahead=1)
+    policy = _drafting(max_rows, drafts, scheduler) if drafts else DraftPolicy()
+    return Core(scheduler, runner, tokenizer, info, policy, steps_ahead=1)
+
+
+def _drafting(max_rows: int, drafts: int, scheduler: Scheduler) -> DraftPolicy:
+    """The policy of a head whose drafts cost so little that all rows have ``drafts`` of them."""
+    costs = CostTable({(rows, drafted): 1.0 + 1e-6 * drafted for rows in (1, max_rows) for drafted in (0, drafts)})
+    policy: DraftPolicy = AdaptiveDrafting(DraftBudgets(costs, prior=0.6), drafts, max_rows)
+    return CachedDrafting(
+        ForcedTextDrafting(policy, drafts, max_rows),
+        scheduler.block_generation,
+        block_size=BLOCK_SIZE,
+        step_tokens=8192,
+        needs=CacheNeeds(1 << 30, drafts + 1, tokens_with_states),
+    )
 
 
 def measure(
     variant: Variant, tokenizer: Tokenizer, rows: int, rounds: int, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
     """The seconds a step with ``rows`` decoding rows, for each round."""
-    output_len = 2 * _WARM_UP_STEPS + (rounds + 1) * WINDOW
+    output_len = (2 * _WARM_UP_STEPS + (rounds + 1) * WINDOW) * (variant.drafts + 1)
     workload = Workload("decode", rows, _PROMPT_LEN, (output_len, output_len))
-    core = hostbound_core(tokenizer, rows, workload.max_model_len, variant.prefix_caching)
+    core = hostbound_core(tokenizer, rows, workload.max_model_len, variant.prefix_caching, variant.drafts)
     builder = RequestBuilder(core.info, tokenizer, ageing_s=0.0)
     sampling = variant.sampling.model_copy(update={"max_tokens": output_len})
 
