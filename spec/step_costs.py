@@ -95,6 +95,9 @@ _CHANGES, _HARDLY_CHANGES = 0.01**2, 0.001**2
 _MOST = math.log(1.5)
 """A step that takes longer than expected counts as if it took this much longer: something else may have disturbed it."""
 
+_LEAST = 1e-3
+"""A coarse clock may see no time at all pass."""
+
 
 class Pace:
     """By which factors steps take longer at present than they were measured.
@@ -117,10 +120,10 @@ class Pace:
         return math.exp(self._drafting)
 
     def observe(self, ratio: float, *, drafting: bool) -> None:
-        """Learn from a step that took ``ratio`` times as long as measured."""
+        """Learn from a step that took ``ratio`` times as long as measured, at least 0."""
         self._all_var += _CHANGES
         self._drafting_var += _HARDLY_CHANGES
-        off = math.log(ratio) - self._all - (self._drafting if drafting else 0.0)
+        off = math.log(max(ratio, _LEAST)) - self._all - (self._drafting if drafting else 0.0)
         # How far the step's duration varies with each of the factors.
         of_all = self._all_var + (self._covariance if drafting else 0.0)
         of_drafting = self._covariance + (self._drafting_var if drafting else 0.0)

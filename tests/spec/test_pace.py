@@ -44,3 +44,9 @@ def test_a_disturbed_step_counts_little() -> None:
     pace = known_pace(1.2)
     pace.observe(100.0, drafting=True)
     assert pace.with_drafts == pytest.approx(1.2, rel=0.03)
+
+
+def test_a_step_that_took_no_time_by_a_coarse_clock() -> None:
+    pace = known_pace(1.2)
+    pace.observe(0.0, drafting=True)
+    assert pace.with_drafts == pytest.approx(1.2, rel=0.03)
