@@ -187,8 +187,6 @@ class Core:
             updates.append((output, output.cancel(self.now())))
         # Launch this step first, then read an earlier one: the device computes while the host handles results.
         if plan.rows:
-            if not self._runner.launches_fast(plan.rows):
-                self._let_others_run()
             updates += self._launch(plan, catch_up, started)
         self._let_others_run()
         if len(self._in_flight) > self._steps_ahead or (self._in_flight and not plan.rows):
@@ -201,7 +199,8 @@ class Core:
     def when_launched(self, call: Callable[[], object]) -> None:
         """Call ``call`` in each step once it is launched, and when there is no more work: then this thread only waits.
 
-        Python runs one thread at a time. Threads that deliver updates begin here, so that they do not delay a launch.
+        Python runs one thread at a time. Threads that deliver updates begin here, so that they do not delay a launch. In a launch that
+        takes long, they begin before.
         """
         self._let_others_run = call
 
@@ -288,7 +287,8 @@ class Core:
         if self._step_log.wanted:
             self._step_log.planned(self._launched, plan, self._scheduler.stats())
         try:
-            step = self._runner.launch(plan, catch_up, [in_flight.step for in_flight in self._in_flight])
+            earlier = [in_flight.step for in_flight in self._in_flight]
+            step = self._runner.launch(plan, catch_up, earlier, self._let_others_run)
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail(plan, error)
         self._in_flight.append(_InFlight(self._launched, plan, bool(catch_up), step, started, self.now() - started))

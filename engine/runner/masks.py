@@ -206,11 +206,6 @@ class _ProposedDrafts:
             yield row.sequence, tuple(tokens[: row.drafts])
 
 
-def waits_for_tokens(rows: Seq[Row]) -> bool:
-    """Whether the host writes the mask of any of the rows, which depends on the tokens of the steps in flight."""
-    return any(row.sequence.constraint is not None and _masked_on_host(row) for row in rows)
-
-
 def _masked_on_host(row: Row) -> bool:
     """Whether the host writes the masks of a row with a constraint: it samples, and no automaton enforces it."""
     return row.samples > 0 and _constraint_of(row).on_host

@@ -13,7 +13,7 @@ import torch
 from draftline.engine.request.sequence import Plan, Row
 from draftline.engine.runner.executor import Executors
 from draftline.engine.runner.launched_step import LaunchedStep, read_back
-from draftline.engine.runner.masks import ConstraintMasks, StepMasks, waits_for_tokens
+from draftline.engine.runner.masks import NO_MASKS, ConstraintMasks, StepMasks
 from draftline.engine.runner.memory import check_device
 from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.runner.ranks import ALONE, OtherRanks
@@ -64,13 +64,20 @@ class Runner:
         self.profiler = StepProfiler()
 
     @torch.inference_mode()
-    def launch(self, plan: Plan, catch_up: Seq[DraftChunk] = (), in_flight: Seq[LaunchedStep] = ()) -> LaunchedStep:
+    def launch(
+        self,
+        plan: Plan,
+        catch_up: Seq[DraftChunk] = (),
+        in_flight: Seq[LaunchedStep] = (),
+        takes_long: Callable[[], object] = lambda: None,
+    ) -> LaunchedStep:
         """Draft, forward, sample, accept: all on the device, in stream order. The host waits for nothing but grammar masks.
 
         Args:
             plan: the step.
             catch_up: known tokens that the drafter must see before it drafts.
             in_flight: the launched steps before this one that are not committed yet.
+            takes_long: called where the launch is no matter of a millisecond: by operation, or with masks that wait for tokens.
         """
         rows, part = plan.rows, self.profiler.part
         self._ranks.begin(plan, catch_up)
@@ -80,11 +87,13 @@ class Runner:
             masks = self._masks.begin(plan, in_flight)
             if catch_up:
                 self._executors.for_catch_up(catch_up).catch_up(catch_up)
+        executor = self._executors.for_step(rows)
+        if executor is self._executors.eager or masks is not NO_MASKS:
+            takes_long()
 
         # Guess the next tokens of the decoding rows, then compute prompt chunks, decodes and verifies in one pass.
         with part("draft"):
             timer = self._draft(rows, masks)
-        executor = self._executors.for_step(rows)
         with part("forward"):
             forward = executor.forward(rows)
         with part("masks"):
@@ -98,13 +107,6 @@ class Runner:
             timer.mark()
         with part("read_back"):
             return read_back(rows, forward, samples, self._ops, timer, self._events)
-
-    def launches_fast(self, rows: tuple[Row, ...]) -> bool:
-        """Whether launching a step of these rows takes the host less than a millisecond.
-
-        That is so by graphs, not by operation, and without masks for which the host waits for the last step's tokens.
-        """
-        return self._executors.for_step(rows) is not self._executors.eager and not waits_for_tokens(rows)
 
     @torch.inference_mode()
     def fill(self, rows: tuple[Row, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from fake_engine import ByteTokenizer, fake_info
@@ -14,12 +14,13 @@ from tiny import tiny_core
 from draftline.engine.core import Core
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Failed, Finished, Update
-from draftline.engine.params import SamplingParams
+from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.backlog import Backlog
 from draftline.engine.request.request import Request, RequestBuilder
+from draftline.engine.runner.eager import EagerExecutor
+from draftline.engine.runner.executor import Executors
 from draftline.engine.runner.launched_step import LaunchedStep
-from draftline.engine.runner.runner import Runner
 from draftline.engine.stats import EngineStats
 from draftline.engine.threaded_engine import ThreadedEngine
 
@@ -108,25 +109,42 @@ def test_statistics_show_a_flush_before_it_is_answered() -> None:
         assert (stats.free_blocks, stats.cached_blocks) == (stats.total_blocks, 0)
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["by-graphs", "by-operation"])
-def test_other_threads_run_when_a_step_is_launched(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("graphs", "constraint", "long"),
+    [
+        pytest.param(False, None, [True, True, True], id="by operation"),
+        pytest.param(True, None, [True, False, False], id="decodes by graphs, and a prompt that none holds"),
+        pytest.param(
+            True, Constraint(grammar="start: /[ab]{100}/"), [True, True, True], id="masks that wait for tokens"
+        ),
+    ],
+)
+def test_other_threads_run_when_a_step_is_launched(
+    graphs: bool, constraint: Constraint | None, long: list[bool]
+) -> None:
     """They would slow a short launch down, and should not wait for a long one. In the end nothing waits for a next step."""
     events: list[str] = []
-    launch = Runner.launch
-
-    def launched(*given: object) -> LaunchedStep:
-        events.append("launch")
-        return launch(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Runner, "launch", launched)
-    monkeypatch.setattr(Runner, "launches_fast", lambda *_: fast)
     core = tiny_core(steps_ahead=1)
+    runner = core._runner
+    if graphs:
+        eager, shapes = runner._executors.eager, runner._executors.shapes
+        by_graphs = EagerExecutor(eager._parts)  # type: ignore[attr-defined]
+        runner._executors = Executors(eager, shapes, dict.fromkeys(shapes.decodes, by_graphs))
+    launch = runner.launch
+
+    def launched(*given: Any) -> LaunchedStep:
+        step = launch(*given)
+        events.append("launched")
+        return step
+
+    runner.launch = launched  # type: ignore[method-assign]
     core.when_launched(lambda: events.append("others"))
-    builder = RequestBuilder(core.info, core.tokenizer, ageing_s=0.0)
-    wanted = GenerateRequest(tuple(range(5, 30)), SamplingParams(max_tokens=3, ignore_eos=True))
+    builder = RequestBuilder(core.info, core.tokenizer, ageing_s=0.0, compiler=core.compiler)
+    sampling = SamplingParams(max_tokens=3, ignore_eos=True)
+    wanted = GenerateRequest(tuple(range(5, 30)), sampling, constraint=constraint)
     core.add(builder.build("a", wanted, lambda _: events.append("updates"), core.now()))
     while core.has_work:
         core.step()
-    of_step = ["launch", "others"] if fast else ["others", "launch", "others"]
+    first, second, third = (["others", "launched", "others"] if each else ["launched", "others"] for each in long)
     # Three tokens; each is read when the next step is launched, and the last one when there is none.
-    assert events == [*of_step, *of_step, "updates", *of_step, "updates", "others", "updates", "others"]
+    assert events == [*first, *second, "updates", *third, "updates", "others", "updates", "others"]
