@@ -77,7 +77,7 @@ class Runner:
             plan: the step.
             catch_up: known tokens that the drafter must see before it drafts.
             in_flight: the launched steps before this one that are not committed yet.
-            takes_long: called where the launch is no matter of a millisecond: by operation, or with masks that wait for tokens.
+            takes_long: called where the launch takes longer than a millisecond: by operation, or with masks that wait for tokens.
         """
         rows, part = plan.rows, self.profiler.part
         self._ranks.begin(plan, catch_up)
