@@ -65,6 +65,7 @@ from draftline.models.families import config_from_hf
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.spec.adaptive import DraftBudgets
 from draftline.spec.drafter import DraftChunk
+from draftline.spec.eagle3 import round_begins_with
 from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.step_costs import CostTable
 from draftline.structured.constraint import language
@@ -207,7 +208,7 @@ def _drafting(max_rows: int, drafts: int, scheduler: Scheduler) -> DraftPolicy:
         scheduler.block_generation,
         block_size=BLOCK_SIZE,
         step_tokens=8192,
-        needs=CacheNeeds(1 << 30, drafts + 1, tokens_with_states),
+        needs=CacheNeeds(1 << 30, round_begins_with(drafts), tokens_with_states),
     )
 
 

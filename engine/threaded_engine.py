@@ -114,7 +114,7 @@ class ThreadedEngine(EngineClient):
         return self._between_steps(lambda: self._core.profiler.stop(path))
 
     def when_launched(self, call: Callable[[], object]) -> None:
-        """See `Core.when_launched`. To be called before the first request."""
+        """Call ``call`` in each step once it is launched, as `Core.when_launched` says. Set it before the first request."""
         self._core.when_launched(call)
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ class _Mean:
     weight: float
 
     def update(self, value: float, memory: float, count: int = 1) -> None:
-        """Learn ``count`` times a value: the mean with all before, until an exponential average with ``memory`` forgets more slowly."""
+        """Learn ``count`` equal values: the mean of all, until an exponential average with ``memory`` forgets more slowly."""
         memory = min(memory**count, self.weight / (self.weight + count))
         self.weight += count
         self.rate = memory * self.rate + (1 - memory) * value

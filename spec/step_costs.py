@@ -92,10 +92,10 @@ _ALL_AT_FIRST, _DRAFTING_AT_FIRST = 0.1**2, 0.3**2
 _CHANGES, _HARDLY_CHANGES = 0.01**2, 0.001**2
 """What a step adds to the variance of the factor of all steps, and to that of steps with drafts."""
 
-_MOST = math.log(1.5)
+_MAX_OFF = math.log(1.5)
 """A step that takes longer than expected counts as if it took this much longer: something else may have disturbed it."""
 
-_LEAST = 1e-3
+_MIN_RATIO = 1e-3
 """A coarse clock may see no time at all pass."""
 
 
@@ -104,8 +104,8 @@ class Pace:
 
     One factor is that of all steps: other programs run, or histories are longer than the measured ones. It changes all the time.
     Steps with drafts have another one on top of it, an error of the measurement, which hardly changes. A step with drafts shows
-    their product. A Kalman filter (Kalman 1960, https://doi.org/10.1115/1.3662552) divides it: as long as the second factor is
-    known badly, it takes most, and later the first one does. Without that, longer histories would look like dear drafts.
+    their product. A Kalman filter (Kalman 1960, https://doi.org/10.1115/1.3662552) divides it by what is known less: at first the
+    second factor, later the first. Otherwise longer histories would look like expensive drafts.
     """
 
     def __init__(self) -> None:
@@ -123,12 +123,13 @@ class Pace:
         """Learn from a step that took ``ratio`` times as long as measured, at least 0."""
         self._all_var += _CHANGES
         self._drafting_var += _HARDLY_CHANGES
-        off = math.log(max(ratio, _LEAST)) - self._all - (self._drafting if drafting else 0.0)
+        seen = float(drafting)  # of the second factor
+        off = math.log(max(ratio, _MIN_RATIO)) - self._all - seen * self._drafting
         # How far the step's duration varies with each of the factors.
-        of_all = self._all_var + (self._covariance if drafting else 0.0)
-        of_drafting = self._covariance + (self._drafting_var if drafting else 0.0)
-        variance = of_all + (of_drafting if drafting else 0.0) + _JITTER
-        off = min(max(off, -_MOST), _MOST)
+        of_all = self._all_var + seen * self._covariance
+        of_drafting = self._covariance + seen * self._drafting_var
+        variance = of_all + seen * of_drafting + _JITTER
+        off = min(max(off, -_MAX_OFF), _MAX_OFF)
         self._all += of_all / variance * off
         self._drafting += of_drafting / variance * off
         self._all_var -= of_all**2 / variance

@@ -164,7 +164,7 @@ class _Dispatcher:
             self._engine.submit_prepared(request, self._outbox.put)
         except Exception as error:  # noqa: BLE001  the error is the request's
             self._outbox.put([(request.request_id, Failed(error))])
-            self._outbox.release()
+        self._outbox.release()  # its error, or that of a request whose place in the queue it took
 
     def _run(self, command: Command) -> Future[int] | Future[None]:
         match command.name:

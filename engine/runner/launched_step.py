@@ -13,7 +13,7 @@ from torch import Tensor
 from draftline.engine.outputs import PositionLogprobs, TokenLogprob
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.executor import ForwardResult, SampleResult
-from draftline.engine.runner.timing import NO_TIMER, Events, Timer
+from draftline.engine.runner.timing import NO_TIMER, EventPool, Timer
 from draftline.engine.runner.transfer import Readback, upload
 from draftline.kernels.ops import Ops
 
@@ -111,10 +111,10 @@ class LaunchedStep:
 
 
 def read_back(
-    rows: tuple[Row, ...], forward: ForwardResult, samples: SampleResult, ops: Ops, timer: Timer, events: Events
+    rows: tuple[Row, ...], forward: ForwardResult, samples: SampleResult, ops: Ops, timer: Timer, pool: EventPool
 ) -> LaunchedStep:
     """Begin to copy a step's results to the host, with the log-probabilities that its rows ask for."""
-    readback = Readback(samples.tokens.device, events)
+    readback = Readback(samples.tokens.device, pool)
     drafting = any(row.drafts for row in rows)
     step = LaunchedStep(
         rows=rows,

@@ -21,6 +21,7 @@ from typing_extensions import override
 from draftline.engine.request.constraints import OutputConstraint
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.engine.runner.launched_step import LaunchedStep
+from draftline.engine.runner.timing import EventPool
 from draftline.engine.runner.transfer import Readback, send, staging, upload
 from draftline.kernels.constraints import FREE, HOST, ConstraintTable
 from draftline.kernels.slots import SlotTable
@@ -194,7 +195,7 @@ class _ProposedDrafts:
         max_drafts = max(row.drafts for row in rows)
         indices = [(row.slot, row.known + index) for row in rows for index in range(max_drafts)]
         row_slots, positions = upload(np.array(indices, np.int64).T.copy(), device)
-        readback = Readback(device)
+        readback = Readback(device, EventPool())
         tokens = readback.take(slots.tokens[row_slots, positions])
         readback.seal()
         return _ProposedDrafts(rows, readback, tokens)

@@ -18,7 +18,7 @@ from draftline.engine.runner.memory import check_device
 from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.runner.ranks import ALONE, OtherRanks
 from draftline.engine.runner.slot_writer import SlotWriter
-from draftline.engine.runner.timing import NO_TIMER, Events, StepTimer, Timer
+from draftline.engine.runner.timing import NO_TIMER, EventPool, StepTimer, Timer
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftChunk, Drafter
@@ -60,7 +60,7 @@ class Runner:
         self._masks = masks
         self._drafter = drafter
         self._device = table.tokens.device
-        self._events, self._timed_events = Events(), Events(timing=True)
+        self._arrivals, self._marks = EventPool(), EventPool(timing=True)
         self.profiler = StepProfiler()
 
     @torch.inference_mode()
@@ -106,7 +106,7 @@ class Runner:
             self._ranks.spread_tokens(samples.tokens)
             timer.mark()
         with part("read_back"):
-            return read_back(rows, forward, samples, self._ops, timer, self._events)
+            return read_back(rows, forward, samples, self._ops, timer, self._arrivals)
 
     @torch.inference_mode()
     def fill(self, rows: tuple[Row, ...]) -> None:
@@ -142,7 +142,7 @@ class Runner:
         drafting = tuple([row for row in rows if row.drafts])
         if not drafting:
             return NO_TIMER
-        timer = StepTimer(self._device, self._timed_events)
+        timer = StepTimer(self._device, self._marks)
         timer.mark()
         self._executors.for_drafts(drafting).draft(drafting)
         masks.write_drafts()

@@ -1,4 +1,4 @@
-"""``StepTimer``: how long the parts of a step take on the device that runs it. ``Events``: CUDA events to be used again."""
+"""``StepTimer``: how long the parts of a step take on the device that runs it. ``EventPool``: CUDA events for reuse."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing_extensions import override
 from draftline.engine.stats import StepTimes
 
 
-class Events:
-    """The events that nobody uses at present. Making one takes the host almost as long as recording it. One thread uses this."""
+class EventPool:
+    """CUDA events that are free for reuse, for one thread. To create one costs the host almost as much as to record it."""
 
     def __init__(self, *, timing: bool = False) -> None:
-        """``timing`` says whether the time between two events is wanted."""
+        """An empty pool. With ``timing``, events measure the time between them."""
         self._timing = timing
         self._unused: list[torch.cuda.Event] = []
 
@@ -27,8 +27,8 @@ class Events:
         event.record()
         return event
 
-    def take_back(self, events: Iterable[torch.cuda.Event]) -> None:
-        """Take events back, which the device has passed, and which nobody reads any more."""
+    def give_back(self, events: Iterable[torch.cuda.Event]) -> None:
+        """Return events that the device has passed. The caller must not read them again."""
         self._unused += events
 
 
@@ -62,17 +62,17 @@ NO_TIMER = NoTimer()
 class StepTimer(Timer):
     """Marks by CUDA events on a GPU, by the clock on a CPU."""
 
-    def __init__(self, device: torch.device, events: Events) -> None:
-        """No mark yet. ``events`` has events with times to use again."""
+    def __init__(self, device: torch.device, pool: EventPool) -> None:
+        """No mark yet. The events of ``pool`` measure times."""
         self._on_gpu = device.type == "cuda"
-        self._unused = events
+        self._pool = pool
         self._events: list[torch.cuda.Event] = []
         self._moments: list[float] = []
 
     @override
     def mark(self) -> None:
         if self._on_gpu:
-            self._events.append(self._unused.record())
+            self._events.append(self._pool.record())
         else:
             self._moments.append(time.perf_counter())
 
@@ -81,6 +81,6 @@ class StepTimer(Timer):
         moments, events = self._moments, self._events
         if self._on_gpu:
             moments = [float(events[0].elapsed_time(event)) / 1000 for event in events]
-            self._unused.take_back(events)
+            self._pool.give_back(events)
         draft, verify, sample = (end - start for start, end in pairwise(moments))
         return StepTimes(draft, verify, sample, host_s)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from draftline.engine.runner.timing import Events
+from draftline.engine.runner.timing import EventPool
 
 
 def upload(values: np.ndarray, device: torch.device) -> Tensor:
@@ -31,10 +31,10 @@ def send(staged: Tensor, device: torch.device) -> Tensor:
 class Readback:
     """Tensors on their way to the host. `wait` before any of them is read."""
 
-    def __init__(self, device: torch.device, events: Events | None = None) -> None:
-        """Nothing to read yet. ``events`` has events to use again."""
+    def __init__(self, device: torch.device, pool: EventPool) -> None:
+        """Nothing to read yet. An event of ``pool`` tells of the arrival."""
         self._on_gpu = device.type == "cuda"
-        self._events = events if events is not None else Events()
+        self._pool = pool
         self._arrived: torch.cuda.Event | None = None
 
     def take(self, tensor: Tensor) -> Tensor:
@@ -47,11 +47,11 @@ class Readback:
     def seal(self) -> None:
         """Nothing more will be taken."""
         if self._on_gpu:
-            self._arrived = self._events.record()
+            self._arrived = self._pool.record()
 
     def wait(self) -> None:
         """Wait until all that was taken has arrived."""
         if self._arrived is not None:
             self._arrived.synchronize()
-            self._events.take_back([self._arrived])
+            self._pool.give_back([self._arrived])
             self._arrived = None  # another step's, from now on

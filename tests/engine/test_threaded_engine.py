@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from copy import copy
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,6 @@ from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.backlog import Backlog
 from draftline.engine.request.request import Request, RequestBuilder
-from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import Executors
 from draftline.engine.runner.launched_step import LaunchedStep
 from draftline.engine.stats import EngineStats
@@ -120,7 +120,7 @@ def test_statistics_show_a_flush_before_it_is_answered() -> None:
     ],
 )
 def test_other_threads_run_when_a_step_is_launched(
-    graphs: bool, constraint: Constraint | None, long: list[bool]
+    graphs: bool, constraint: Constraint | None, long: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They would slow a short launch down, and should not wait for a long one. In the end nothing waits for a next step."""
     events: list[str] = []
@@ -128,8 +128,7 @@ def test_other_threads_run_when_a_step_is_launched(
     runner = core._runner
     if graphs:
         eager, shapes = runner._executors.eager, runner._executors.shapes
-        by_graphs = EagerExecutor(eager._parts)  # type: ignore[attr-defined]
-        runner._executors = Executors(eager, shapes, dict.fromkeys(shapes.decodes, by_graphs))
+        runner._executors = Executors(eager, shapes, dict.fromkeys(shapes.decodes, copy(eager)))
     launch = runner.launch
 
     def launched(*given: Any) -> LaunchedStep:
@@ -137,7 +136,7 @@ def test_other_threads_run_when_a_step_is_launched(
         events.append("launched")
         return step
 
-    runner.launch = launched  # type: ignore[method-assign]
+    monkeypatch.setattr(runner, "launch", launched)
     core.when_launched(lambda: events.append("others"))
     builder = RequestBuilder(core.info, core.tokenizer, ageing_s=0.0, compiler=core.compiler)
     sampling = SamplingParams(max_tokens=3, ignore_eos=True)

@@ -252,7 +252,8 @@ def plan_attention(
         # A verify computes more with each tile, and gains nothing.
         if longest == 1 and few and sharing <= (2 if shape.head_dim >= _WIDE_HEAD else 1):
             ahead = _loading_ahead(shape, tile, _AHEAD)
-            tile, splits = ahead, splits if ahead == tile else 1
+            if ahead != tile:
+                tile, splits = ahead, 1
         launches.append(
             AttentionLaunch(tile, 1, longest_short, tiles_per_row, num_tiles, splits, shape.num_tiles(context))
         )

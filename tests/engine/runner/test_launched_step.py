@@ -8,6 +8,7 @@ import torch
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.launched_step import LaunchedStep, LogprobTensors
+from draftline.engine.runner.timing import EventPool
 from draftline.engine.runner.transfer import Readback
 
 
@@ -35,7 +36,7 @@ def launched(
 ) -> LaunchedStep:
     return LaunchedStep(
         tuple(rows),
-        Readback(torch.device("cpu")),
+        Readback(torch.device("cpu"), EventPool()),
         torch.tensor(tokens, dtype=torch.int64),
         torch.tensor(accepted, dtype=torch.int32),
         logprobs,
