@@ -2,8 +2,8 @@
 
 Prompts come from three sources: templates (`draftline.spec.train_draft.prompts`); the target itself, which writes a user's
 message when it is given an empty user's turn (Xu et al. 2024, https://arxiv.org/abs/2406.08464); and its earlier answers,
-which later prompts ask about. Half of the answers are greedy, half are drawn at a temperature. Answers that end in a loop are
-dropped.
+one or several of which later prompts ask about. Half of the answers are greedy, half are drawn at a temperature. Answers that
+end in a loop are dropped.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ _ROUND = 8192
 _TOKENS_PER_ANSWER = 100
 """Estimate for the size of the last round. If answers are shorter, another round follows."""
 
+_MAX_TEXTS = 6
+"""Max earlier answers that one prompt asks about."""
+
 _QUESTION_TOKENS = 96
 _SHORTEST_QUESTION = 4
 
@@ -43,7 +46,7 @@ class SamplePlan:
         tokens: min tokens of the answers to train on.
         answer_tokens: max tokens of an answer.
         held_out: prompts of each kind to choose a checkpoint by, and as many again to report on.
-        temperature: the temperature of the answers that are not greedy.
+        temperatures: those of the answers that are not greedy, in equal parts.
         seed: the seed of prompts and answers.
         own_questions: the share of the prompts that the target writes itself, at most.
     """
@@ -51,7 +54,7 @@ class SamplePlan:
     tokens: int
     answer_tokens: int = 256
     held_out: int = 256
-    temperature: float = 0.8
+    temperatures: tuple[float, ...] = (0.8, 1.0)
     seed: int = 0
     own_questions: float = 1 / 6
 
@@ -129,7 +132,7 @@ class _Writer:
         """Write answers to about ``count`` training prompts."""
         questions = self._questions(int(count * self._plan.own_questions))
         conversations = [self._conversation(index, questions) for index in range(count)]
-        answered = self._answers(conversations, [0.0, self._plan.temperature])
+        answered = self._answers(conversations, [t for drawn in self._plan.temperatures for t in (0.0, drawn)])
         self._last_round = [
             (prompt.messages, output.outputs[0].text) for prompt, output in answered
         ] or self._last_round
@@ -147,6 +150,10 @@ class _Writer:
         if earlier and prompts.chance(0.5):
             if prompts.chance(0.5) and len(earlier[0]) == 1:
                 return (*earlier[0], ("assistant", earlier[1]), ("user", prompts.follow_up())), Kind.GENERAL
+            if prompts.chance(0.3):
+                # Long prompts, as of summaries and of questions to a search's results.
+                several = self._random.choices(self._last_round, k=self._random.randint(2, _MAX_TEXTS))
+                return (("user", prompts.about_texts([answer for _, answer in several])),), Kind.GENERAL
             return (("user", prompts.about_text(earlier[1])),), Kind.GENERAL
         return (("user", prompts.general()),), Kind.GENERAL
 

@@ -43,8 +43,8 @@ class Schedule:
         batch_tokens: tokens of one optimizer step, prompts included.
         learning_rate: the peak learning rate of AdamW. It rises linearly during ``warmup``, then falls as a cosine.
         warmup: the share of the training with a rising learning rate.
-        seconds: a limit on the duration; None is no limit. Training ends after all epochs, or at the limit, and the
-            learning rate follows the earlier of the two.
+        seconds: a limit on the duration of all runs together; None is no limit. Training ends after all epochs, or at the
+            limit, and the learning rate follows the earlier of the two.
         stop_after: seconds after which a run stops, to be continued by another; None is never.
         pauses: the number of evenly spread pauses in which the caller can evaluate the draft model.
         seed: the seed of the order of samples.
@@ -58,6 +58,11 @@ class Schedule:
     stop_after: float | None = None
     pauses: int = 10
     seed: int = 0
+
+    def share(self, step: int, steps: int, seconds: float) -> float:
+        """The part of the training that is done after ``step`` of all ``steps`` in ``seconds``: from 0 to 1."""
+        timed = 0.0 if self.seconds is None else min(1.0, seconds / self.seconds)
+        return max(step / steps, timed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +109,28 @@ class Optimiser:
 
     Attributes:
         step: optimizer steps so far.
+        seconds: how long they took, with the pauses between them.
     """
 
     def __init__(self, network: nn.Module, device: torch.device) -> None:
         """Before the first step of ``network``, which is on ``device``."""
-        self.step = 0
+        self.step, self.seconds = 0, 0.0
         self._network = network
         weights = list(network.parameters())
         self._adam = torch.optim.AdamW(weights, betas=(0.9, 0.95), weight_decay=0.01, fused=device.type == "cuda")
 
     def state(self) -> dict[str, Any]:
         """All that a later run needs to go on; see `restore`."""
-        return {"step": self.step, "weights": self._network.state_dict(), "adam": self._adam.state_dict()}
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "weights": self._network.state_dict(),
+            "adam": self._adam.state_dict(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from the state of an earlier run."""
-        self.step = state["step"]
+        self.step, self.seconds = state["step"], state["seconds"]
         self._network.load_state_dict(state["weights"])
         self._adam.load_state_dict(state["adam"])
 
@@ -154,12 +165,13 @@ def optimise(
     """
     rng = random.Random(schedule.seed)
     plan = [batch for _ in range(schedule.epochs) for batch in batches(samples, schedule.batch_tokens, rng)]
-    total, since, pauses = torch.zeros((), device=device), 0, int(optimiser.step / len(plan) * schedule.pauses)
-    started = time.monotonic()
+    started, before = time.monotonic(), optimiser.seconds
+    done = schedule.share(optimiser.step, len(plan), before)
+    total, since, pauses = torch.zeros((), device=device), 0, int(done * schedule.pauses)
     for step, batch in enumerate(plan[optimiser.step :], optimiser.step + 1):
-        share, elapsed = step / len(plan), time.monotonic() - started
-        if schedule.seconds is not None:
-            share = min(1.0, max(share, elapsed / schedule.seconds))
+        elapsed = time.monotonic() - started
+        optimiser.seconds = before + elapsed
+        share = schedule.share(step, len(plan), optimiser.seconds)
         loss = loss_of(pack(batch, device))
         optimiser.descend(loss, schedule.learning_rate * rate_at(share, schedule.warmup))
         total += loss.detach()

@@ -237,6 +237,15 @@ _ABOUT_TEXT = (
     "Give this text a title and say why it fits.\n\n{passage}",
 )
 
+_ABOUT_TEXTS = (
+    "Answer the question with the help of the documents below.\n\n{passages}\n\nQuestion: What is said about {topic}?",
+    "Summarize the following article:\n\n{passages}",
+    "{passages}\n\nWhat do these texts have in common, and where do they differ?",
+    "Read the passages and answer in {n} sentences. Which of them matters most to {audience}?\n\n{passages}",
+    "Context:\n{passages}\n\nBased on the context, what should {audience} know?",
+    "Write a summary of no more than {n} sentences.\n\n{passages}\n\nSummary:",
+)
+
 _JSON_ABOUT_TEXT = (
     "Extract the key facts from the text as JSON with the keys title, summary and facts.\n\n{passage}",
     "{passage}\n\nReturn JSON with the keys topic, people, places and numbers.",
@@ -276,6 +285,12 @@ class Prompts:
     def about_text(self, passage: str) -> str:
         """An instruction about a given text."""
         return self._fill(self._pick(_ABOUT_TEXT), {"passage": lambda: passage})
+
+    def about_texts(self, passages: Sequence[str]) -> str:
+        """An instruction about several given texts, numbered or in one piece."""
+        numbered = [f"[{number}] {passage}" for number, passage in enumerate(passages, 1)]
+        joined = "\n\n".join(self._random.choice([numbered, passages]))
+        return self._fill(self._pick(_ABOUT_TEXTS), {"passages": lambda: joined})
 
     def json_about_text(self, passage: str) -> str:
         """A request for JSON about a given text."""

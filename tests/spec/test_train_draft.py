@@ -270,7 +270,11 @@ def test_held_out_prompts_share_nothing_with_training_prompts() -> None:
         drawn[held_out] = {prompts.general() for _ in range(3000)} | {prompts.json() for _ in range(3000)}
         assert not any("{" in text and "}" not in text for text in drawn[held_out])
         assert len(drawn[held_out]) > 2500
-        about = prompts.about_text("the {n} words"), prompts.json_about_text("the {n} words")
+        about = (
+            prompts.about_text("the {n} words"),
+            prompts.json_about_text("the {n} words"),
+            prompts.about_texts(["the {n} words"] * 2),
+        )
         assert all("the {n} words" in text for text in about)
     assert not drawn[False] & drawn[True]
     assert not any("JSON please" in text for text in drawn[True])

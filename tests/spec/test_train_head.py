@@ -223,6 +223,17 @@ def test_a_training_in_two_runs_is_one(target: Target, samples: list[Sample]) ->
         assert torch.equal(weight, second.weights()[name])
 
 
+def test_the_time_limit_counts_all_runs(target: Target, samples: list[Sample]) -> None:
+    head = fresh(target, samples)
+    schedule = Schedule(epochs=3, batch_tokens=200, pauses=3, seconds=1000.0)
+    begun, going_on = Optimiser(head, CPU), Optimiser(head, CPU)
+    begun.seconds = 1000.0
+    going_on.restore(begun.state())
+    [last] = optimise(going_on, lambda packed: head_loss(head, target, packed, 2), samples, schedule, CPU)
+    assert (last.step, last.ended) == (1, True)
+    assert going_on.seconds >= 1000.0
+
+
 def test_the_most_frequent_tokens_can_be_drafted() -> None:
     answers = [[5, 5, 9, 3], [9, 5, 60]]
     samples = [Sample(np.array([7, 7, 7, *answer], np.int32), 3, Kind.GENERAL, Split.TRAIN) for answer in answers]
