@@ -61,7 +61,7 @@ class Ops(Protocol):
 
     def joined_norms(
         self, table: Tensor, token_ids: Tensor, table_norm: Tensor, hidden: Tensor, hidden_norm: Tensor, eps: float
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """RMSNorm of each token's vector and of its hidden state, side by side: what an EAGLE-3 head's attention reads.
 
         Args:
@@ -73,7 +73,7 @@ class Ops(Protocol):
             eps: of both norms.
 
         Returns:
-            [T, 2 N] in the type of ``hidden``.
+            [T, 2 N] in the type of ``hidden``, and [T, N], the norm of the hidden states alone.
         """
         ...
 

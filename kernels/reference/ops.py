@@ -122,9 +122,10 @@ class ReferenceOps(Ops):
     @override
     def joined_norms(
         self, table: Tensor, token_ids: Tensor, table_norm: Tensor, hidden: Tensor, hidden_norm: Tensor, eps: float
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         vectors = F.embedding(token_ids, table).to(hidden.dtype)
-        return torch.cat((self.rms_norm(vectors, table_norm, eps), self.rms_norm(hidden, hidden_norm, eps)), dim=1)
+        normed = self.rms_norm(hidden, hidden_norm, eps)
+        return torch.cat((self.rms_norm(vectors, table_norm, eps), normed), dim=1), normed
 
     @override
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

@@ -88,7 +88,7 @@ class TritonOps(Ops):
     @override
     def joined_norms(
         self, table: Tensor, token_ids: Tensor, table_norm: Tensor, hidden: Tensor, hidden_norm: Tensor, eps: float
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         overlap = overlaps(hidden, self.limits)
         return joined_norms(table, token_ids, table_norm, hidden, hidden_norm, eps, overlap=overlap)
 
@@ -228,13 +228,13 @@ class TritonOps(Ops):
     def gather_drafts(
         self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int
     ) -> Inputs:
-        return gather_drafts(slots, rows, drafts, query, block_size)
+        return gather_drafts(slots, rows, drafts, query, block_size, overlap=overlaps(rows, self.limits))
 
     @override
     def draft_sampled(
         self, logits: Tensor, token_ids: Tensor | None, rows: Tensor, positions: Tensor, slots: SlotTable
     ) -> None:
-        draft_sampled(logits, token_ids, rows, positions, slots)
+        draft_sampled(logits, token_ids, rows, positions, slots, overlap=overlaps(logits, self.limits))
 
     @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -111,10 +111,8 @@ class Eagle3Head:
     ) -> tuple[Tensor, Tensor]:
         """Queries, keys and values of the entries in the last layer, and the residual stream before it."""
         ops, first, eps = self._ops, self._layers[0], self.config.layer.norm_eps
-        inputs = ops.joined_norms(self._vectors, token_ids, first.norm, hidden, self._hidden_norm, eps)
-        qkv, residual = first.qkv.linear(inputs, ops), hidden
-        if self.config.norm_before_residual:
-            residual = inputs[:, hidden.shape[1] :].contiguous()
+        inputs, normed = ops.joined_norms(self._vectors, token_ids, first.norm, hidden, self._hidden_norm, eps)
+        qkv, residual = first.qkv.linear(inputs, ops), normed if self.config.norm_before_residual else hidden
         for layer, following, layer_cache in zip(self._layers, self._layers[1:], cache.layers, strict=False):
             residual = layer.output.linear_add(ops.rope_attention(qkv, batch, layer_cache, layer.spec), residual, ops)
             residual = layer.mlp(residual, layer.mlp_norm, eps, ops)

@@ -138,9 +138,10 @@ def test_joined_norms(dtype: torch.dtype, ops: TritonOps, device: torch.device, 
     table, hidden = draw(rng, 500, 576, dtype=dtype), draw(rng, 33, 576, dtype=dtype)
     weights = draw(rng, 2, 576, dtype=dtype)
     token_ids = torch.randint(0, 500, (33,), generator=rng, device=device)
-    joined = ops.joined_norms(table, token_ids, weights[0], hidden, weights[1], EPS)
+    joined, normed = ops.joined_norms(table, token_ids, weights[0], hidden, weights[1], EPS)
     apart = (ops.rms_norm(table[token_ids], weights[0], EPS), ops.rms_norm(hidden, weights[1], EPS))
     assert torch.equal(joined, torch.cat(apart, dim=1))
+    assert torch.equal(normed, apart[1])
 
 
 @pytest.mark.xdist_group("silu")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, DraftQuery, Inputs
 from draftline.kernels.slots import SlotTable
+from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _BLOCK = 128
 
@@ -44,9 +45,11 @@ def _gather_drafts_kernel(
     MAX_BLOCKS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     row = tl.program_id(0)
     part = tl.program_id(1)
+    wait_for_previous(OVERLAP)
     slot = tl.load(rows + row)
     own = tl.load(drafts + row)
     wanted = own > STEP
@@ -83,8 +86,13 @@ def _gather_drafts_kernel(
         tl.store(block_tables + row.to(tl.int64) * MAX_BLOCKS + index, block, mask=index < blocks)
 
 
-def gather_drafts(slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int) -> Inputs:
-    """``Ops.gather_drafts`` by one kernel. A row without a draft in this step is padding that attends to its query alone."""
+def gather_drafts(
+    slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int, *, overlap: bool = False
+) -> Inputs:
+    """``Ops.gather_drafts`` by one kernel, with ``overlap`` before the previous one has ended.
+
+    A row without a draft in this step is padding that attends to its query alone.
+    """
     device = slots.tokens.device
     count, entries = rows.shape[0], query.entries
     longest, max_blocks = slots.tokens.shape[1], slots.block_tables.shape[1]
@@ -122,7 +130,9 @@ def gather_drafts(slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQu
             MAX_BLOCKS=max_blocks,
             BLOCK_SIZE=block_size,
             BLOCK=_BLOCK,
+            OVERLAP=overlap,
             num_warps=2,
+            **launch_options(overlap),
         )
     batch = Batch(
         token_ids=token_ids,

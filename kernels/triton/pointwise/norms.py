@@ -86,6 +86,7 @@ def _joined_norms_kernel(
     hidden: tl.tensor,
     hidden_norm: tl.tensor,
     out: tl.tensor,
+    hidden_out: tl.tensor,
     eps: float,
     N: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -104,7 +105,10 @@ def _joined_norms_kernel(
         wait_for_previous(OVERLAP)
         value = tl.load(hidden + row * N + cols, mask=mask, other=0.0).to(tl.float32)
     inverse = tl.rsqrt(_sum(square(value)) / N + eps)
-    tl.store(out + (2 * row + half) * N + cols, (value * inverse * scale).to(out.dtype.element_ty), mask=mask)
+    normed = (value * inverse * scale).to(out.dtype.element_ty)
+    tl.store(out + (2 * row + half) * N + cols, normed, mask=mask)
+    if half == 1:
+        tl.store(hidden_out + row * N + cols, normed, mask=mask)
 
 
 @triton.jit
@@ -215,10 +219,11 @@ def joined_norms(
     eps: float,
     *,
     overlap: bool = False,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """``Ops.joined_norms`` by one kernel, with a program for each of the two norms of a row."""
     rows, n = hidden.shape
     out = empty_rows(rows, 2 * n, dtype=hidden.dtype, device=hidden.device)
+    hidden_out = torch.empty_like(hidden)
     block = triton.next_power_of_2(n)
     _joined_norms_kernel[(rows, 2)](
         table,
@@ -227,6 +232,7 @@ def joined_norms(
         hidden,
         hidden_norm,
         out,
+        hidden_out,
         eps,
         N=n,
         BLOCK=block,
@@ -234,7 +240,7 @@ def joined_norms(
         num_warps=num_warps(block),
         **launch_options(overlap),
     )
-    return out
+    return out, hidden_out
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, overlap: bool = False) -> Tensor:

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.slots import SlotTable
+from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.sampling.gumbel import MIN_TEMPERATURE, gumbel_noise, noise_of_tokens
 from draftline.kernels.triton.sampling.scaled_logits import read_scaled
 from draftline.kernels.triton.sampling.top_groups import GROUP, best_of_tile
@@ -35,11 +36,13 @@ def _best_kernel(
     GROUP: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
     MAPPED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     group = block * BLOCK_GROUPS + tl.arange(0, BLOCK_GROUPS)
     index = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    wait_for_previous(OVERLAP)
     slot = tl.load(row_slots + row)
     temperature = tl.load(temperatures + slot)
     noisy = temperature >= MIN_TEMPERATURE
@@ -72,9 +75,11 @@ def _store_best_kernel(
     NUM_BLOCKS: tl.constexpr,
     PADDED_BLOCKS: tl.constexpr,
     MAPPED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, PADDED_BLOCKS)
+    wait_for_previous(OVERLAP)
     score = tl.load(block_score + row * NUM_BLOCKS + block, mask=block < NUM_BLOCKS, other=float("-inf"))
     best = tl.load(block_best + row * NUM_BLOCKS + block, mask=block < NUM_BLOCKS, other=COUNT)
     index = tl.min(tl.where(score == tl.max(score, axis=0), best, COUNT), axis=0)
@@ -84,8 +89,16 @@ def _store_best_kernel(
     tl.store(slot_tokens + tl.load(row_slots + row) * tokens_stride + position, token, mask=position >= 0)
 
 
-def draft_sampled(logits: Tensor, token_ids: Tensor | None, rows: Tensor, positions: Tensor, slots: SlotTable) -> None:
-    """``Ops.draft_sampled`` by Triton kernels."""
+def draft_sampled(
+    logits: Tensor,
+    token_ids: Tensor | None,
+    rows: Tensor,
+    positions: Tensor,
+    slots: SlotTable,
+    *,
+    overlap: bool = False,
+) -> None:
+    """``Ops.draft_sampled`` by Triton kernels; with ``overlap`` they start before the previous kernel has ended."""
     count, vocab = logits.shape
     if not count:
         return
@@ -108,8 +121,9 @@ def draft_sampled(logits: Tensor, token_ids: Tensor | None, rows: Tensor, positi
         GROUP=GROUP,
         BLOCK_GROUPS=_BLOCK_GROUPS,
         MAPPED=token_ids is not None,
+        OVERLAP=overlap,
         num_warps=4,
-        enable_fp_fusion=False,
+        **launch_options(overlap),
     )
     _store_best_kernel[(count,)](
         block_score,
@@ -123,6 +137,7 @@ def draft_sampled(logits: Tensor, token_ids: Tensor | None, rows: Tensor, positi
         NUM_BLOCKS=num_blocks,
         PADDED_BLOCKS=triton.next_power_of_2(num_blocks),
         MAPPED=token_ids is not None,
+        OVERLAP=overlap,
         num_warps=1,
-        enable_fp_fusion=False,
+        **launch_options(overlap),
     )

@@ -81,7 +81,7 @@ RESULTS: dict[str, Callable[[Tensor], Tensor]] = {
     "norm": lambda x: rms_norm(x, WEIGHT, 1e-5),
     "added norm": lambda x: add_rms_norm(x, x, WEIGHT, 1e-5)[0],
     "layer norm": lambda x: layer_norm(x, WEIGHT, WEIGHT, 1e-5),
-    "joined norms": lambda x: joined_norms(TABLE, torch.zeros(len(x), dtype=torch.int64), WEIGHT, x, WEIGHT, 1e-5),
+    "joined norms": lambda x: joined_norms(TABLE, torch.zeros(len(x), dtype=torch.int64), WEIGHT, x, WEIGHT, 1e-5)[0],
     "activation": silu_mul,
     "gelu": gelu,
     "product": lambda x: gemm(x, TABLE),
