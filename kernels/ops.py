@@ -47,6 +47,18 @@ class Ops(Protocol):
         """
         ...
 
+    def take_rows(self, table: Tensor, index: Tensor) -> Tensor:
+        """``table[index]``: [V, N], [T] int64 -> [T, N]. Each tensor's rows are contiguous; -1 is the table's last row."""
+        ...
+
+    def put_rows(self, rows: Tensor, index: Tensor, table: Tensor) -> None:
+        """``table[index] = rows``: [T, N], [T] int64, [V, N], as `take_rows`. Of rows with the same index, any is kept."""
+        ...
+
+    def copy_rows(self, rows: Tensor, out: Tensor) -> None:
+        """Copy [T, N] into ``out`` [T, N], which may be a part of wider rows."""
+        ...
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMSNorm over the last axis: [..., N] -> [..., N], computed in float32 (Zhang & Sennrich 2019)."""
         ...

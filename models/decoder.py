@@ -133,7 +133,7 @@ class EagerForward:
         """
         ops, eps, weights = self._ops, self._eps, self._weights
         residual = weights.embedding(batch.token_ids, self._dtype)
-        copies = StateCopies(sink, residual)
+        copies = StateCopies(sink, residual, ops)
         last = len(weights.layers) - 1
         decided = batch.decided() if last + 1 not in sink.layers else None
         for index, (layer, layer_cache) in enumerate(zip(weights.layers, cache.layers, strict=True)):

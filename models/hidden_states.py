@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from draftline.kernels.batch import Batch
+from draftline.kernels.ops import Ops
 
 
 class HiddenStateSink(Protocol):
@@ -54,15 +55,15 @@ NO_HIDDEN_STATES = UnreadStates(())
 class StateCopies:
     """The states that one forward pass copies for a sink."""
 
-    def __init__(self, sink: HiddenStateSink, residual: Tensor) -> None:
+    def __init__(self, sink: HiddenStateSink, residual: Tensor, ops: Ops) -> None:
         """``residual`` is the stream before the first layer, [T or more, hidden]; rows beyond T are padding."""
-        self._sink = sink
+        self._sink, self._ops = sink, ops
         self._states = residual.new_empty((residual.shape[0], len(sink.layers), residual.shape[1]))
 
     def before_layer(self, index: int, residual: Tensor) -> None:
         """Copy the stream before layer ``index`` if it is wanted. Layers may write over it."""
         if index in self._sink.layers:
-            self._states[:, self._sink.layers.index(index)] = residual
+            self._ops.copy_rows(residual, self._states[:, self._sink.layers.index(index)])
 
     def finish(self, layers: int, residual: Tensor, batch: Batch) -> None:
         """Copy the output of the last of the ``layers`` if it is wanted, and pass everything on."""

@@ -41,21 +41,21 @@ class StateStore(HiddenStateSink):
         layers: see `HiddenStateSink`.
     """
 
-    def __init__(self, head: Eagle3Head, blocks: int, block_size: int) -> None:
+    def __init__(self, head: Eagle3Head, ops: Ops, blocks: int, block_size: int) -> None:
         """For a target's cache of ``blocks`` blocks."""
         self.layers = head.config.target_layers
-        self._head = head
+        self._head, self._ops = head, ops
         # One entry more than the cache has: index -1, which padding writes and reads.
         shape = (blocks * block_size + 1, head.config.layer.hidden_size)
         self._states = zeros(shape, head.cache_dtype, head.device)
 
     @override
     def write(self, states: Tensor, batch: Batch) -> None:
-        self._states[batch.cache_index] = self._head.fuse(states)
+        self._ops.put_rows(self._head.fuse(states), batch.cache_index, self._states)
 
     def read(self, batch: Batch) -> Tensor:
         """The states of a batch's positions, [T, hidden]."""
-        return self._states[batch.cache_index]
+        return self._ops.take_rows(self._states, batch.cache_index)
 
 
 class Eagle3(Drafter):
@@ -86,7 +86,7 @@ class Eagle3(Drafter):
             constraints: the constraint table. Forced tokens replace the head's own drafts, as its next inputs too.
         """
         self.max_draft_tokens = max_draft_tokens
-        self.sink = self._store = StateStore(head, cache.layers[0].keys.shape[0], cache.block_size)
+        self.sink = self._store = StateStore(head, ops, cache.layers[0].keys.shape[0], cache.block_size)
         self._head = head
         self._cache = cache
         self._ops = ops

@@ -107,6 +107,18 @@ class ReferenceOps(Ops):
         pass
 
     @override
+    def take_rows(self, table: Tensor, index: Tensor) -> Tensor:
+        return table[index]
+
+    @override
+    def put_rows(self, rows: Tensor, index: Tensor, table: Tensor) -> None:
+        table[index] = rows
+
+    @override
+    def copy_rows(self, rows: Tensor, out: Tensor) -> None:
+        out.copy_(rows)
+
+    @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return functional.rms_norm(x, *norm_factors(weight, eps))
 

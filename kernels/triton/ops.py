@@ -25,6 +25,7 @@ from draftline.kernels.triton.attention.soft_cap import soft_cap
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.inputs.gather_drafts import gather_drafts
+from draftline.kernels.triton.inputs.move_rows import copy_rows, put_rows, take_rows
 from draftline.kernels.triton.inputs.ngram import draft_ngram
 from draftline.kernels.triton.inputs.ngram_table import draft_ngram_table, learn_ngrams
 from draftline.kernels.triton.linear.dense import DenseKernels, overlaps
@@ -72,6 +73,18 @@ class TritonOps(Ops):
     @override
     def settle(self) -> None:
         self.dense.settle()
+
+    @override
+    def take_rows(self, table: Tensor, index: Tensor) -> Tensor:
+        return take_rows(table, index, overlap=overlaps(index, self.limits))
+
+    @override
+    def put_rows(self, rows: Tensor, index: Tensor, table: Tensor) -> None:
+        put_rows(rows, index, table, overlap=overlaps(rows, self.limits))
+
+    @override
+    def copy_rows(self, rows: Tensor, out: Tensor) -> None:
+        copy_rows(rows, out, overlap=overlaps(rows, self.limits))
 
     @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -185,7 +185,7 @@ class Gemma3(Model):
     def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         ops, eps = self._ops, self.config.norm_eps
         residual = self._embedding(batch.token_ids, self.cache_dtype) * self._embedding_scale
-        copies = StateCopies(sink, residual)
+        copies = StateCopies(sink, residual, ops)
         for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=True)):
             copies.before_layer(index, residual)
             residual = layer(residual, batch, layer_cache, eps, ops)

@@ -186,7 +186,7 @@ class Gpt2(Model):
         ops = self._ops
         embedded = self._embedding(batch.token_ids, self.cache_dtype)
         residual = embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype)
-        copies = StateCopies(sink, residual)
+        copies = StateCopies(sink, residual, ops)
         for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=True)):
             copies.before_layer(index, residual)
             residual = layer(residual, batch, layer_cache, ops)

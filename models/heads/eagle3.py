@@ -100,7 +100,7 @@ class Eagle3Head:
         attended = ops.rope_attention(qkv, batch, cache.layers[-1], layer.spec)
         # Only the entries that predict need the rest of the layer. Where each of them does, they are in order.
         if batch.logits_index.shape[0] < token_ids.shape[0]:
-            attended, residual = (x.index_select(0, batch.logits_index) for x in (attended, residual))
+            attended, residual = (ops.take_rows(x, batch.logits_index) for x in (attended, residual))
         residual = layer.output.linear_add(attended, residual, ops)
         residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
         logits = self._head.norm_linear(residual, self._norm, eps, ops)

@@ -144,6 +144,22 @@ def test_joined_norms(dtype: torch.dtype, ops: TritonOps, device: torch.device, 
     assert torch.equal(normed, apart[1])
 
 
+@pytest.mark.xdist_group("norms")
+@pytest.mark.parametrize("rows", [1, 40, 300])
+def test_moved_rows(rows: int, ops: TritonOps, device: torch.device, rng: torch.Generator) -> None:
+    table, index = draw(rng, 500, 576, dtype=torch.bfloat16), torch.randperm(500, generator=rng, device=device)[:rows]
+    index[-1] = -1
+    taken = ops.take_rows(table, index)
+    assert torch.equal(taken, table[index])
+    wider = torch.zeros(rows, 3, 576, dtype=torch.bfloat16, device=device)
+    ops.copy_rows(taken, wider[:, 1])
+    assert torch.equal(wider[:, 1], taken)
+    put = torch.zeros_like(table)
+    ops.put_rows(taken, index, put)
+    assert torch.equal(put[index[-1]], table[-1])
+    assert torch.equal(put[index], table[index])
+
+
 @pytest.mark.xdist_group("silu")
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 1536), (64, 14336), (3000, 3072)])

@@ -274,6 +274,8 @@ def _draft(ops: Ops, model: ModelShape, *, mapped: bool) -> None:
     ops.draft_sampled(_empty(4, vocab), _empty(vocab, dtype=torch.int64) if mapped else None, rows, rows, slots)
     hidden, norm = _empty(4, model.hidden), _empty(model.hidden)
     ops.joined_norms(_empty(model.vocab, model.hidden), rows, norm, hidden, norm, 1e-5)
+    ops.put_rows(ops.take_rows(hidden, rows), rows, hidden)
+    ops.copy_rows(hidden, _empty(4, 3, model.hidden)[:, 1])
 
 
 def _logprobs(ops: Ops, model: ModelShape, top: int) -> None:
