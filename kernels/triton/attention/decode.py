@@ -6,8 +6,8 @@ that share the key/value head, packed into one tile, and attends to its tiles of
 values to the cache, and then reads them there like all others.
 
 Programs share a history (Flash-Decoding, Dao et al. 2023), and the last one to arrive joins the tiles. With several query
-tokens that is too much for one program, and a second launch joins (`join.py`). A CUDA graph's bucket decides the number of
-programs, but the row decides the number of keys: a program without tiles is short.
+tokens of large heads that is too much for one program, and a second launch joins (`join.py`). A CUDA graph's bucket decides the
+number of programs, but the row decides the number of keys: a program without tiles is short.
 
 Not here: many rows and prompt chunks (`ragged.py`, `rope.py`), and the number of programs (`plan.py`).
 """
@@ -69,7 +69,7 @@ def _decode_attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     NEW: tl.constexpr,
-    JOIN_COLS: tl.constexpr,
+    JOINS: tl.constexpr,
     WINDOWED: tl.constexpr,
     PAIRS: tl.constexpr,
     QK_NORM: tl.constexpr,
@@ -78,6 +78,7 @@ def _decode_attention_kernel(
 ) -> None:
     """A row has up to QUERIES query tokens; NEW is the padded height of a tile of them."""
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
+    JOIN_COLS: tl.constexpr = triton.next_power_of_2(QUERIES * GROUP * HEAD_DIM)
     # The type in which keys and values are multiplied.
     DTYPE: tl.constexpr = tl.float16 if PAIRS else qkv.dtype.element_ty
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -173,11 +174,8 @@ def _decode_attention_kernel(
     tl.debug_barrier()
 
     lane = tl.arange(0, BLOCK_M)
-    if QUERIES > 1:
-        # By token, then head, then tile, as `join.py` reads them.
-        stored = ((token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP) * max_tiles - row_tile
-    else:
-        stored = (tl.program_id(0).to(tl.int64) * GROUP + lane) * max_tiles - row_tile
+    # By token, then head, then tile.
+    stored = ((token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP) * max_tiles - row_tile
     for tile in range(first_tile, end_tile):
         place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         offset, seen = cache_offset(place, table, kv_head, begin, context_len, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
@@ -201,18 +199,18 @@ def _decode_attention_kernel(
         acc, row_max, row_sum = tile_state(score, value, scale, PAIRS, PRECISION)
         store_tile(partial, stats, stored + tile, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
 
-    if QUERIES == 1:
+    if JOINS:
         # All threads' stores come before the one that announces them.
         tl.debug_barrier()
         arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
         if arrived == tl.cdiv(num_tiles, share) - 1:
             tl.store(arrivals + tl.program_id(0), 0)
             col = tl.arange(0, JOIN_COLS)
-            first = (tl.program_id(0).to(tl.int64) * GROUP + col // HEAD_DIM) * max_tiles
-            col_mask = col < GROUP * HEAD_DIM
-            joined = join_stored(partial, stats, first, col % HEAD_DIM, col_mask, num_tiles, HEAD_DIM)
-            target = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM + col
-            tl.store(target, joined.to(out.dtype.element_ty), mask=col_mask)
+            col_lane = col // HEAD_DIM
+            head = (token + col_lane // GROUP) * NUM_HEADS + kv_head * GROUP + col_lane % GROUP
+            col_mask = col_lane < num_lanes
+            joined = join_stored(partial, stats, head * max_tiles, col % HEAD_DIM, col_mask, num_tiles, HEAD_DIM)
+            tl.store(out + head * HEAD_DIM + col % HEAD_DIM, joined.to(out.dtype.element_ty), mask=col_mask)
 
 
 def decode_attention(
@@ -243,10 +241,8 @@ def decode_attention(
     rows = batch.context_lens.shape[0]
     tile, num_splits = plan.tile, plan.num_splits
     out = empty_rows(tokens, num_heads * head_dim, dtype=qkv.dtype, device=qkv.device)
-    joined = plan.queries > 1
-    lanes = tokens if joined else rows
-    partial = torch.empty((lanes, num_heads, plan.max_tiles, head_dim), dtype=torch.float32, device=qkv.device)
-    stats = torch.empty((lanes, num_heads, plan.max_tiles, 2), dtype=torch.float32, device=qkv.device)
+    partial = torch.empty((tokens, num_heads, plan.max_tiles, head_dim), dtype=torch.float32, device=qkv.device)
+    stats = torch.empty((tokens, num_heads, plan.max_tiles, 2), dtype=torch.float32, device=qkv.device)
     # An unused argument must still be a tensor.
     query_norm, key_norm = spec.norms if spec.norms is not None else (qkv, qkv)
     key_scales, value_scales = cache.scales if cache.scales is not None else (qkv, qkv)
@@ -283,7 +279,7 @@ def decode_attention(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         NEW=1 if plan.queries == 1 else MAX_QUERIES,
-        JOIN_COLS=triton.next_power_of_2(group * head_dim),
+        JOINS=plan.joins,
         WINDOWED=spec.window is not None,
         PAIRS=multiplies_float16(cache.keys, qkv),
         QK_NORM=spec.norms is not None,
@@ -293,7 +289,7 @@ def decode_attention(
         num_stages=tile.num_stages,
         **launch_options(overlap),
     )
-    if joined:
+    if not plan.joins:
         window = spec.window if spec.window is not None else 0
         join_tiles(partial, stats, out, batch, rows, max(batch.query_lens_host), window, tile.block_n, overlap=overlap)
     return out

@@ -33,6 +33,9 @@ _MAX_STORED = 2**28
 MAX_QUERIES = 16
 """The longest query that one launch can rotate, write and attend with."""
 
+_MAX_JOINED = 1024
+"""Query tokens times the columns of a group's heads, of which one program joins the tiles of a verify."""
+
 _LONG_TILE = 64
 
 _AHEAD = (7, 5)
@@ -276,12 +279,14 @@ class DecodePlan:
         queries: query tokens a row that the tile has room for.
         num_splits: programs that share one row's history.
         max_tiles: the most key tiles of a history.
+        joins: whether the last of them joins the tiles; else a second launch does.
     """
 
     tile: Tile
     queries: int
     num_splits: int
     max_tiles: int
+    joins: bool
 
 
 @lru_cache(maxsize=64)
@@ -310,4 +315,5 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     if _room(shape, rows, _COLUMNS_PER_SM) <= _SHARED_BY:
         tile = _loading_ahead(shape, tile, _AHEAD[1:])
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
-    return DecodePlan(tile, queries, num_splits(shape, rows, context, rows * longest), shape.num_tiles(context))
+    joins = queries == 1 or queries * shape.group * shape.head_dim <= _MAX_JOINED
+    return DecodePlan(tile, queries, num_splits(shape, rows, context, rows * longest), shape.num_tiles(context), joins)

@@ -14,6 +14,8 @@ from torch.testing import assert_close
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.triton.attention import plan
+from draftline.kernels.triton.attention.plan import AttentionShape
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 
@@ -59,7 +61,7 @@ def assert_as_one_by_one(
     window: int | None,
     num_sms: int,
 ) -> None:
-    """Results and cache as the reference's, for a batch as in a graph's bucket; decodes twice in a row."""
+    """Results and cache as the reference's, for a batch as in a graph's bucket, twice in a row."""
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=rng, device=rng.device)
@@ -74,8 +76,8 @@ def assert_as_one_by_one(
     qkv = draw(tokens + 1, (num_heads + 2 * num_kv_heads) * head_dim)
     ops = TritonOps.sized(DeviceLimits.known(80, num_sms), device=rng.device)
     spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
-    # The second time on the first one's leftovers: decodes count arrivals.
-    for _ in range(2 if max(query_lens) == 1 else 1):
+    # The second time on the first one's leftovers: programs count arrivals.
+    for _ in range(2):
         # A copy: the operation may rotate it in place.
         out = ops.rope_attention(qkv.clone(), padded(batch, 512), LayerCache(keys, values), spec)
         expected = ReferenceOps().rope_attention(qkv[:tokens], batch, LayerCache(expected_keys, expected_values), spec)
@@ -173,6 +175,29 @@ def test_verifies_with_split_histories(
 ) -> None:
     num_sms = 10  # a few parts a history: each is a program, which the interpreter runs
     assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
+
+
+@pytest.mark.parametrize("window", [None, 40])
+def test_a_second_launch_joins_to_the_same_bits(
+    window: int | None, rng: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, pool = make_batch((5, 1, 3), (150, 90, 70), rng)
+    keys, values = torch.randn(2, pool, BLOCK_SIZE, 2, 32, generator=rng, device=rng.device)
+    rope = torch.randn(150, 2, 16, generator=rng, device=rng.device)
+    qkv = torch.randn(9, 8 * 32, generator=rng, device=rng.device)
+    ops = TritonOps.sized(DeviceLimits.known(80, 20), device=rng.device)
+    spec = AttentionSpec(rope, 32**-0.5, window)
+    results = []
+    for most in (plan._MAX_JOINED, 0):
+        monkeypatch.setattr(plan, "_MAX_JOINED", most)
+        plan.plan_decode.cache_clear()
+        own = plan.plan_decode(AttentionShape.of(2, qkv, LayerCache(keys, values), ops.limits), (5,) * 3, (150,) * 3)
+        assert own is not None
+        assert own.num_splits > 1
+        assert own.joins == (most > 0)
+        results.append(ops.rope_attention(qkv.clone(), padded(batch, 150), LayerCache(keys, values), spec)[:9])
+    plan.plan_decode.cache_clear()
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("num_sms", [filled_by(2, 1), 10], ids=["own-kernel", "one-launch"])
