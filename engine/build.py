@@ -14,7 +14,7 @@ import torch
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
-from draftline.engine.drafting.build import DrafterParts
+from draftline.engine.drafting.build import DrafterParts, with_embedded_draft
 from draftline.engine.fingerprint import SystemFingerprint
 from draftline.engine.parallel.group import RankGroup
 from draftline.engine.parallel.leader import StartedRanks, start_ranks
@@ -96,6 +96,7 @@ def build_core(
         OutOfMemoryAtStartError: it does not fit.
     """
     device = select_device(config)
+    config = with_embedded_draft(config, device)
     with ExitStack() as undo:
         if device.type != "cuda" or not config.uses_graphs:
             core = _build(config, device, None, undo, substitutes)

@@ -20,6 +20,7 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoints.checkpoint import Checkpoint
+from draftline.models.checkpoints.resolve import EMBEDDED_MODELS
 from draftline.spec.adaptive import DraftBudgets
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
@@ -33,6 +34,14 @@ _CPU_COST_ROWS = (1, 4, 8)
 """Row counts that a CPU's steps are timed for. With more rows it does not draft."""
 
 _COST_ROUNDS = 3
+
+
+def with_embedded_draft(config: EngineConfig, device: torch.device) -> EngineConfig:
+    """The options with the draft of an embedded model, where they leave the choice and ``device`` is a GPU."""
+    embedded = EMBEDDED_MODELS.get(config.model)
+    if embedded is None or device.type != "cuda" or config.drafter != "auto" or config.draft_model is not None:
+        return config
+    return config.model_copy(update={"draft_model": embedded.draft})
 
 
 class DrafterParts:

