@@ -1,6 +1,6 @@
 """``LookupFirst``: n-gram lookup where a sequence repeats itself, and another drafter where it does not.
 
-A head knows the text that comes next in general, and lookup knows the names and phrases of this text. Where the last two
+A head knows the text that comes next in general, and lookup knows the names and phrases of this text. Where the last three
 tokens have occurred before, their continuation is right more often than a small head, and all of it is known at once.
 """
 
@@ -13,8 +13,8 @@ from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import Drafter, DraftRows, WrappedDrafter
 from draftline.spec.ngram import MAX_NGRAM, NGram
 
-_LEAST = 2
-"""Tokens of the end that must have occurred before. With the embedded model's head, three to six decided fewer tokens a step."""
+_LEAST = 3
+"""Tokens of the end that must have occurred before. With the embedded model's head, two and four decided fewer tokens a step."""
 
 
 class LookupFirst(WrappedDrafter):

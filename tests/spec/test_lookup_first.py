@@ -12,8 +12,8 @@ from draftline.spec.lookup_first import LookupFirst
 def test_a_text_that_repeats_itself_is_looked_up_and_any_other_is_not() -> None:
     table = SlotTable.allocate(3, 32, 1, torch.device("cpu"))
     texts = {
-        0: [5, 6, 7, 8, 5, 6],  # its last two tokens have occurred
-        1: [5, 6, 7, 8, 9, 6],  # only the last
+        0: [4, 5, 6, 7, 8, 4, 5, 6],  # its last three tokens have occurred
+        1: [4, 5, 6, 7, 8, 9, 5, 6],  # only the last two
         2: [1, 2, 3],
     }
     for slot, text in texts.items():
@@ -24,4 +24,4 @@ def test_a_text_that_repeats_itself_is_looked_up_and_any_other_is_not() -> None:
     rows = DraftRows(torch.tensor([2, 0, 1]), torch.tensor([3, 3, 3], dtype=torch.int32), 3)
     drafter.propose(rows, table)
     drafts = {slot: table.tokens[slot, len(text) : len(text) + 3].tolist() for slot, text in texts.items()}
-    assert drafts == {0: [7, 8, 5], 1: [100, 101, 102], 2: [100, 101, 102]}
+    assert drafts == {0: [7, 8, 4], 1: [100, 101, 102], 2: [100, 101, 102]}
