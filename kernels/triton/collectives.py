@@ -31,7 +31,7 @@ from typing_extensions import override
 from draftline.kernels.collectives import Collectives, Join
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inbox import PROGRAMS, WORDS, cell_bytes, cell_of, flag_of, inbox_bytes
-from draftline.kernels.triton.linear.dense import overlaps
+from draftline.kernels.triton.linear.dense import few_overlap
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.sums import INTERPRETED
 from draftline.kernels.triton.words import MAX_WORDS, WORD_ELEMENT_BYTES, word_spread_kernel, word_sum_kernel
@@ -215,7 +215,7 @@ class Exchange:
         out = torch.empty_like(partial)
         if not rows:
             return out
-        overlap = overlaps(partial, self.limits)
+        overlap = few_overlap(partial, self.limits)
         addends = partial, partial if bias is None else bias, partial if residual is None else residual
         tensors = *addends, out, self.inboxes, self.counts
         options = {
@@ -246,7 +246,7 @@ class Exchange:
             return out
         block = self._block(rows, max(widths), part)
         blocks = triton.cdiv(max(widths), block)
-        overlap = overlaps(part, self.limits)
+        overlap = few_overlap(part, self.limits)
         _exchange_columns_kernel[(min(rows * blocks, self._programs),)](
             part,
             starts,

@@ -3,7 +3,7 @@
 | rows | kernel |
 |---|---|
 | 1 to 16 | `gemm_m16.py` |
-| 17 to 64 | `gemm.py`, whose launches overlap |
+| 17 to 64, and to 1,024 with a small weight | `gemm.py`, whose launches overlap |
 | more | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
 
 Each result is a sum over K. The matrix units take 16 channels after the other and add into one float32 accumulator, from
@@ -20,11 +20,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.linear.gemm import gemm
+from draftline.kernels.triton.linear.gemm import OWN_ROWS, gemm, max_own_rows
 from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, gemm_m16
-from draftline.kernels.triton.linear.vendor import OWN_ROWS, VendorProducts
+from draftline.kernels.triton.linear.vendor import VendorProducts
 from draftline.kernels.triton.pointwise.activations import silu_mul
 from draftline.kernels.triton.pointwise.norms import rms_norm
+
+_SHORT = 1 << 20
+"""Elements of activations up to which a launch takes some microseconds, and its start counts."""
 
 _ALIGNMENT = 16
 """Bytes: rows of both factors are multiples of this, for the hardware's copies."""
@@ -33,9 +36,14 @@ Norm = tuple[Tensor, float]
 """The weights and the epsilon of an RMSNorm."""
 
 
-def overlaps(x: Tensor, limits: DeviceLimits) -> bool:
-    """Whether launches overlap (`overlap.py`)."""
+def few_overlap(x: Tensor, limits: DeviceLimits) -> bool:
+    """Whether the launch of a few rows [T, …] overlaps with its neighbours (`overlap.py`)."""
     return limits.overlaps and x.shape[0] <= OWN_ROWS
+
+
+def overlaps(x: Tensor, limits: DeviceLimits) -> bool:
+    """The same of few rows, or of more where launches stay short."""
+    return few_overlap(x, limits) or (limits.overlaps and x.numel() <= _SHORT)
 
 
 def _padded(x: Tensor) -> Tensor:
@@ -82,16 +90,20 @@ class DenseKernels:
             return self.linear(_padded(x), _padded(weight), bias, residual=residual)
         if x.shape[0] <= MAX_GEMM_M16_ROWS and x.element_size() == 2:
             return gemm_m16(x, weight, bias, residual=residual, overlap=overlap, limits=self.limits)
-        if self.vendor is not None:
+        if self.vendor is not None and not self._is_own(x.shape[0], weight):
             result = self.vendor.run(x, weight, bias, residual)
             if result is not None:
                 return result
         return gemm(x, weight, bias, residual=residual, overlap=overlap, limits=self.limits)
 
+    def _is_own(self, tokens: int, weight: Tensor) -> bool:
+        """Whether our own kernel is the faster one, with launches that overlap."""
+        return tokens <= OWN_ROWS or (self.limits.overlaps and tokens <= max_own_rows(weight.numel()))
+
     def norm_swiglu(self, x: Tensor, norm: Norm, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``silu(gate) * up`` of `linear` of the norm, the weight being [2 N, K], gates first: [T, K] -> [T, N]."""
         (rows, k), overlap = x.shape, overlaps(x, self.limits)
-        if rows > OWN_ROWS or x.element_size() != 2 or k * x.element_size() % _ALIGNMENT:
+        if not self._is_own(rows, weight) or x.element_size() != 2 or k * x.element_size() % _ALIGNMENT:
             return silu_mul(self.linear(x, weight, bias, norm=norm), overlap=overlap)
         few = gemm_m16 if rows <= MAX_GEMM_M16_ROWS else gemm
         x = rms_norm(x, *norm, overlap=overlap)

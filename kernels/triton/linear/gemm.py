@@ -23,12 +23,19 @@ from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 from draftline.kernels.triton.rows import empty_rows, rows_with_room
 
+OWN_ROWS = 64
+"""Up to so many tokens every product runs here, and launches overlap."""
+
 _LEAST_FIRST = 64
 """Rows of the first factor of the matrix units' instruction (compute capability 9.0). For fewer tokens, the weight comes
 first: then a program copies no rows of padding."""
 
 _TILES_TOGETHER = 8
 """Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
+
+_OWN_ROWS = ((2 << 20, 1024), (8 << 20, 128))
+"""Weights of up to so many elements, and the tokens up to which their products are faster here, whose launches overlap, than
+the vendor's."""
 
 # Where launches overlap, elements of each weight row to prefetch before the wait for the previous kernel.
 _AHEAD = tl.constexpr(256)
@@ -134,6 +141,19 @@ def _gemm_kernel(
     tl.store(out + start + offset, acc.to(out.dtype.element_ty), mask=mask)
 
 
+def max_own_rows(weight_elements: int) -> int:
+    """The tokens up to which a product with so large a weight runs here, whatever the vendor has."""
+    return next((rows for elements, rows in _OWN_ROWS if weight_elements <= elements), OWN_ROWS)
+
+
+def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
+    """A division for 65 to 1,024 tokens and a small weight: tiles narrow enough for programs on most multiprocessors."""
+    tiles_m, programs, block_n = -(-rows // 64), 100 if rows <= 128 else 60, 64 if swiglu else 128
+    while block_n > 16 and n // block_n * tiles_m < programs:
+        block_n //= 2
+    return GemmConfig(block_m=64, block_n=block_n, block_k=64 if block_n == 128 else 128, num_warps=4, num_stages=4)
+
+
 def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
     """A good division for ``rows`` tokens and ``n`` output columns; `benchmarks/kernels.py` compares others.
 
@@ -199,11 +219,13 @@ def gemm(
     num_rows, k = x.shape
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
     wide = x.dtype == torch.float32
-    config = config or fitting(
-        gemm_config(num_rows, n, swiglu=swiglu, wide=wide),
-        lambda one: one.shared_bytes(limits, x.element_size(), swiglu=swiglu),
-        limits,
-    )
+    if config is None:
+        small = not wide and OWN_ROWS < num_rows <= max_own_rows(weight.numel())
+        config = fitting(
+            small_config(num_rows, n, swiglu=swiglu) if small else gemm_config(num_rows, n, swiglu=swiglu, wide=wide),
+            lambda one: one.shared_bytes(limits, x.element_size(), swiglu=swiglu),
+            limits,
+        )
     out = empty_rows(num_rows, n, dtype=x.dtype, device=x.device)
     tiles = triton.cdiv(num_rows, config.block_m) * triton.cdiv(n, config.block_n)
     _gemm_kernel[(tiles,)](

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.linear.dense import overlaps
+from draftline.kernels.triton.linear.dense import few_overlap
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import scaled_gemm
 from draftline.kernels.triton.linear.scaled_gemm_m16 import MAX_SCALED_GEMM_M16_ROWS, scaled_gemm_m16
@@ -40,7 +40,7 @@ def scaled_linear(
     """
     if not x.shape[0]:  # a step that decides no token
         return x.new_empty((0, weight.data.shape[0] // 2 if swiglu else weight.data.shape[0]))
-    overlap = overlaps(x, limits)
+    overlap = few_overlap(x, limits)
     values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped, norm=norm, overlap=overlap)
     few = values.shape[0] * values.shape[1] <= MAX_SCALED_GEMM_M16_ROWS
     return (scaled_gemm_m16 if few else scaled_gemm)(

@@ -19,11 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
-from draftline.kernels.triton.linear.gemm import gemm
-
-OWN_ROWS = 64
-"""Up to so many rows no product is the vendor's: our own kernels' launches overlap. With more, most neighbours are the
-vendor's kernels, which do not."""
+from draftline.kernels.triton.linear.gemm import OWN_ROWS, gemm
 
 _OTHER_ROWS = (65, 257)
 """Numbers of rows that are not compared, one of each division of `gemm.gemm_config`."""

@@ -67,7 +67,7 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, ops: TritonO
 
 
 def test_the_choice_of_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By rows and type alone; the vendor's where it may."""
+    """By sizes and type alone; the vendor's where it may."""
     chosen: list[str] = []
 
     def stands_for(name: str) -> object:
@@ -90,12 +90,25 @@ def test_the_choice_of_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
             chosen.append("vendor")
             return x.new_empty(x.shape[0], weight.shape[0])
 
-    def kernels(rows: int, dtype: torch.dtype = torch.bfloat16, *, vendor: VendorProducts | None = None) -> str:
+    def kernels(
+        rows: int,
+        dtype: torch.dtype = torch.bfloat16,
+        *,
+        vendor: VendorProducts | None = None,
+        n: int = 4096,
+        k: int = 4096,
+        capability: int = 90,
+    ) -> str:
         chosen.clear()
-        x, weight = (torch.empty(n, 64, dtype=dtype, device="meta") for n in (rows, 512))
-        dense.DenseKernels(DeviceLimits.known(90, 132), vendor).linear(x, weight, None)
+        x, weight = (torch.empty(count, k, dtype=dtype, device="meta") for count in (rows, n))
+        dense.DenseKernels(DeviceLimits.known(capability, 132), vendor).linear(x, weight, None)
         return " ".join(chosen)
 
     assert [kernels(rows) for rows in (1, 16, 17, 64, 1000)] == ["gemm_m16"] * 2 + ["gemm"] * 3
-    assert [kernels(rows, vendor=Vendor()) for rows in (16, 17, 64, 65)] == ["gemm_m16", "gemm", "vendor", "gemm"]
+    with_vendor = [kernels(rows, vendor=Vendor()) for rows in (16, 17, 64, 65, 128)]
+    assert with_vendor == ["gemm_m16", "gemm", "gemm", "gemm", "vendor"]
+    small = [kernels(rows, vendor=Vendor(), n=576, k=1536) for rows in (128, 1024, 1088)]
+    assert small == ["gemm", "gemm", "vendor"], "launches of a small model overlap"
+    assert [kernels(rows, vendor=Vendor(), n=3072, k=1024) for rows in (128, 192)] == ["gemm", "vendor"]
+    assert kernels(128, vendor=Vendor(), n=576, k=1536, capability=80) == "vendor", "there, no launches overlap"
     assert kernels(8, torch.float32) == "gemm", "exact float32 products do not run on matrix units"
