@@ -18,7 +18,7 @@ from draftline.kernels.ops import Ops
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
+from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp, wanted_rows
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import rope_table
@@ -132,7 +132,7 @@ class EagerForward:
         Behind the last layer's keys and values, only the tokens whose logits are wanted go on.
         """
         ops, eps, weights = self._ops, self._eps, self._weights
-        residual = weights.embedding(batch.token_ids, self._dtype)
+        residual = weights.embedding(batch.token_ids, self._dtype, ops)
         copies = StateCopies(sink, residual, ops)
         last = len(weights.layers) - 1
         decided = batch.decided() if last + 1 not in sink.layers else None
@@ -145,5 +145,5 @@ class EagerForward:
                 residual = attend(residual, layer.attention_norm, eps, batch, layer_cache, ops)
             residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
         copies.finish(last + 1, residual, batch)
-        wanted = residual if decided is not None else residual.index_select(0, batch.logits_index)
+        wanted = residual if decided is not None else wanted_rows(residual, batch, ops)
         return weights.head.norm_linear(wanted, weights.norm, eps, ops)

@@ -63,6 +63,13 @@ class Attention:
         return self.output.linear_add(ops.attention(queries, decided, cache, self.spec), wanted, ops)
 
 
+def wanted_rows(residual: Tensor, batch: Batch, ops: Ops) -> Tensor:
+    """The rows of the tokens whose logits are wanted: [T, hidden] -> [S, hidden]."""
+    # Where all tokens decide, as in decodes, they are in order.
+    wanted = batch.logits_index.shape[0]
+    return residual[:wanted] if sum(batch.query_lens_host) == wanted else ops.take_rows(residual, batch.logits_index)
+
+
 @dataclass(frozen=True, slots=True)
 class GatedMlp:
     """SwiGLU (Shazeer 2020, https://arxiv.org/abs/2002.05202).

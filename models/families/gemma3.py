@@ -22,7 +22,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import FULL, SLIDING, HfConfig, windows_by_type
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import Attention
+from draftline.models.layers import Attention, wanted_rows
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import local_rope_table, rope_table
@@ -184,13 +184,13 @@ class Gemma3(Model):
     @override
     def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         ops, eps = self._ops, self.config.norm_eps
-        residual = self._embedding(batch.token_ids, self.cache_dtype) * self._embedding_scale
+        residual = self._embedding(batch.token_ids, self.cache_dtype, ops) * self._embedding_scale
         copies = StateCopies(sink, residual, ops)
         for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=True)):
             copies.before_layer(index, residual)
             residual = layer(residual, batch, layer_cache, eps, ops)
         copies.finish(len(self._layers), residual, batch)
-        wanted = residual.index_select(0, batch.logits_index)
+        wanted = wanted_rows(residual, batch, ops)
         logits = self._head.norm_linear(wanted, self._norm, eps, ops)
         cap = self.config.logits_soft_cap
         return ops.soft_cap(logits, cap) if cap else logits

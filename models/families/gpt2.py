@@ -24,7 +24,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import HfConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import Attention
+from draftline.models.layers import Attention, wanted_rows
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import no_rotation
@@ -184,14 +184,14 @@ class Gpt2(Model):
     @override
     def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         ops = self._ops
-        embedded = self._embedding(batch.token_ids, self.cache_dtype)
+        embedded = self._embedding(batch.token_ids, self.cache_dtype, ops)
         residual = embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype)
         copies = StateCopies(sink, residual, ops)
         for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=True)):
             copies.before_layer(index, residual)
             residual = layer(residual, batch, layer_cache, ops)
         copies.finish(len(self._layers), residual, batch)
-        return self._head.linear(self._norm(residual.index_select(0, batch.logits_index), ops), ops)
+        return self._head.linear(self._norm(wanted_rows(residual, batch, ops), ops), ops)
 
 
 def _norm(weights: Weights, config: ModelConfig, name: str) -> _LayerNorm:

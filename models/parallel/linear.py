@@ -84,9 +84,9 @@ class Embedding:
     def __init__(self, table: Tensor) -> None:
         self.table = table
 
-    def __call__(self, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
+    def __call__(self, token_ids: Tensor, dtype: torch.dtype, ops: Ops) -> Tensor:
         """[T] int64 -> [T, hidden] in ``dtype``."""
-        return F.embedding(token_ids, self.table).to(dtype)
+        return ops.take_rows(self.table, token_ids).to(dtype)
 
 
 class PartialEmbedding(Embedding):
@@ -106,5 +106,5 @@ class PartialEmbedding(Embedding):
         self._collectives = collectives
 
     @override
-    def __call__(self, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
-        return self._collectives.sum_add(super().__call__(self._rows[token_ids], dtype), None, None)
+    def __call__(self, token_ids: Tensor, dtype: torch.dtype, ops: Ops) -> Tensor:
+        return self._collectives.sum_add(super().__call__(self._rows[token_ids], dtype, ops), None, None)
