@@ -7,6 +7,7 @@ takes care.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -64,6 +65,17 @@ class _BatchAttention:
         return masks
 
 
+class _Norm(NamedTuple):
+    """An RMSNorm's `norm_factors`, and what they were made of."""
+
+    weight: Tensor
+    eps: float
+    factors: tuple[Tensor, Tensor]
+
+
+_MAX_NORMS = 1024
+"""Norms whose factors are kept: more than a model has."""
+
 _ZERO = np.zeros(1, np.int64)
 
 
@@ -101,6 +113,7 @@ class ReferenceOps(Ops):
     def __init__(self) -> None:
         self._rotations: list[tuple[Batch, Tensor, tuple[Tensor, Tensor]]] = []
         self._attention: _BatchAttention | None = None
+        self._norms: dict[int, _Norm] = {}
 
     @override
     def settle(self) -> None:
@@ -120,7 +133,12 @@ class ReferenceOps(Ops):
 
     @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return functional.rms_norm(x, *norm_factors(weight, eps))
+        known = self._norms.get(id(weight))
+        if known is None or known.weight is not weight or known.eps != eps:
+            if len(self._norms) == _MAX_NORMS:
+                self._norms.clear()
+            known = self._norms[id(weight)] = _Norm(weight, eps, norm_factors(weight, eps))
+        return functional.rms_norm(x, *known.factors)
 
     @override
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -153,7 +171,7 @@ class ReferenceOps(Ops):
         if spec.norms is not None:
             query_norm, key_norm = spec.norms
             weights = torch.cat((query_norm.expand(num_heads, -1), key_norm.expand(num_kv_heads, -1)))
-            qk = self.rms_norm(qk, weights, spec.eps)
+            qk = functional.rms_norm(qk, *norm_factors(weights, spec.eps))
         rotated = functional.rotate(qk, *rotation)
         new_values = heads[:, num_heads + num_kv_heads :]
         key_scales, value_scales = flat_scales(cache.scales)
@@ -330,21 +348,29 @@ class ReferenceOps(Ops):
     def gather_drafts(
         self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int
     ) -> Inputs:
-        # Rows without a draft in this step are left out.
-        wanted = drafts > query.step
-        chosen = rows[wanted]
+        # Rows without a draft in this step are left out. In numpy, as `gather`.
+        wanted = drafts.numpy(force=True) > query.step
+        chosen = rows.numpy(force=True)[wanted]
         count, entries = len(chosen), query.entries
-        starts = tuple((slots.lengths[chosen] + (query.step - query.tokens - query.shift)).tolist())
-        inputs = self.gather(slots, chosen, (entries,) * count, starts, (query.ahead + 1,) * count, block_size)
+        starts = slots.lengths.numpy(force=True)[chosen] + (query.step - query.tokens - query.shift)
+        inputs = self.gather(
+            slots,
+            torch.from_numpy(chosen).to(rows.device),
+            (entries,) * count,
+            tuple(starts.tolist()),
+            (query.ahead + 1,) * count,
+            block_size,
+        )
         batch = inputs.batch
-        later = batch.positions + query.shift
-        token_ids = slots.tokens[chosen.repeat_interleave(entries), later].long()
+        later = batch.positions.numpy(force=True) + query.shift
+        tokens = slots.tokens.numpy(force=True)[chosen.repeat(entries), later]
+        token_ids = torch.from_numpy(tokens.astype(np.int64)).to(rows.device)
         cache_index = batch.cache_index
         if query.ahead:
             entry = torch.arange(entries, device=rows.device)
             behind = entry[query.tokens :] + (query.ahead_id - query.tokens)
             token_ids.view(count, entries)[:, query.tokens :] = behind
-            last = drafts[wanted].long()[:, None] + (query.tokens - query.step)
+            last = drafts[torch.from_numpy(wanted)].long()[:, None] + (query.tokens - query.step)
             cache_index = cache_index.view(count, entries).gather(1, torch.minimum(entry, last)).flatten()
         batch = replace(batch, token_ids=token_ids, cache_index=cache_index)
         return Inputs(batch, inputs.slots, inputs.positions + query.shift)
@@ -354,7 +380,12 @@ class ReferenceOps(Ops):
         self, logits: Tensor, token_ids: Tensor | None, rows: Tensor, positions: Tensor, slots: SlotTable
     ) -> None:
         stored = positions >= 0
-        logits, rows, positions = logits[stored], rows[stored], positions[stored]
+        if not stored.all():
+            logits, rows, positions = logits[stored], rows[stored], positions[stored]
+        best = sampling.greedy(logits, rows, slots)
+        if best is not None:
+            slots.tokens[rows, positions] = (best if token_ids is None else token_ids[best]).to(torch.int32)
+            return
         if token_ids is not None:  # the noise is that of the whole vocabulary's tokens
             every = logits.new_full((logits.shape[0], int(token_ids[-1]) + 1), float("-inf"))
             logits = every.index_copy_(1, token_ids, logits)

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from draftline.kernels.philox import GUMBEL_MAX, block_uniform, to_gumbel, token_gumbel
 from draftline.kernels.reference.logits import (
+    MIN_TEMPERATURE,
     Floats,
     Ids,
     RowParams,
@@ -65,6 +66,22 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
             for group in _groups(_contests(values, tokens, is_usual, rows, slots)):
                 tokens[[contest.row for contest in group]] = _winners(group)
     return torch.from_numpy(tokens).to(logits.device)
+
+
+def greedy(logits: Tensor, rows: Tensor, slots: SlotTable) -> Tensor | None:
+    """The index of each row's largest logit, the first of equals; None if a row has none or its temperature is above 0.
+
+    Args:
+        logits: [S, V].
+        rows: [S] int64, each row's slot.
+        slots: the slot table.
+    """
+    if (slots.temperature.numpy(force=True)[rows.numpy(force=True)] >= MIN_TEMPERATURE).any():
+        return None
+    values = logits.numpy(force=True)
+    best = values.argmax(axis=1)
+    usual = np.isfinite(values[np.arange(len(values)), best]).all()
+    return torch.from_numpy(best).to(logits.device) if usual else None
 
 
 def logprobs(logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
