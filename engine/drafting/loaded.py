@@ -32,7 +32,7 @@ from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel, SharedDraf
 from draftline.spec.drafter import Drafter
 from draftline.spec.eagle3 import Eagle3, round_begins_with
 from draftline.spec.forced import ForcedFirst
-from draftline.spec.lookup_first import LookupFirst
+from draftline.spec.lookup_first import LookupFirst, LookupInstead
 from draftline.spec.parallel_head import ParallelHead
 
 _WORTH_TWO_SUMS = 20 << 20
@@ -132,7 +132,7 @@ class LoadedHead(LoadedDraft):
         cache = _cache(head.config.layer, blocks, config.block_size, head.cache_dtype, head.device)
         drafter: Drafter = kind(head, cache, ops, config.draft_tokens, constraints)
         if config.drafter == "auto":
-            drafter = LookupFirst(drafter, ops)
+            drafter = (LookupInstead if head.device.type == "cpu" else LookupFirst)(drafter, ops)
         return ForcedFirst(drafter, ops, constraints)
 
 
