@@ -11,7 +11,7 @@ import pytest
 
 from draftline.kernels.triton.attention.plan import AttentionShape, long_tile
 from draftline.kernels.triton.device import SHARED_BYTES, DeviceLimits, fitting
-from draftline.kernels.triton.linear.gemm import GemmConfig, gemm_config
+from draftline.kernels.triton.linear.gemm import GemmConfig, gemm_config, small_config
 from draftline.kernels.triton.linear.gemm_m16 import gemm_m16_config
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm_config
 from draftline.kernels.triton.linear.scaled_gemm_m16 import ScaledGemmM16Config, scaled_gemm_m16_config
@@ -63,6 +63,8 @@ def test_every_division_has_one_that_fits(capability: int) -> None:
         # Dense products of more rows have SwiGLU in a launch of its own.
         for wide in () if swiglu and rows > 64 else (False, True):
             check(gemm_config(rows, n, swiglu=swiglu, wide=wide), limits, itemsize=4 if wide else 2, swiglu=swiglu)
+        if 64 < rows <= 1024 and n <= 4096:
+            check(small_config(rows, n, swiglu=swiglu), limits, itemsize=2, swiglu=swiglu)
         for grouped, halves in product((False, True), (1, 2)):
             scaled = scaled_gemm_config(rows, n, swiglu=swiglu, grouped=grouped, halves=halves)
             check(scaled, limits, swiglu=swiglu)

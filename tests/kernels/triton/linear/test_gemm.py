@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 from torch.testing import assert_close
 
-from draftline.kernels.triton.linear.gemm import GemmConfig, gemm, gemm_config
+from draftline.kernels.triton.linear.gemm import GemmConfig, gemm, gemm_config, max_own_rows, small_config
 from draftline.kernels.triton.linear.gemm_m16 import gemm_m16
 
 # The second has more than eight tiles of rows, which are visited band by band.
@@ -40,7 +40,7 @@ def test_swiglu(config: GemmConfig | None, rng: torch.Generator) -> None:
 def test_a_row_has_the_same_bits_in_every_batch_and_config(rng: torch.Generator) -> None:
     x, weight, bias, residual = draw(rng, 150, 192), draw(rng, 40, 192), draw(rng, 40), draw(rng, 150, 40)
     together = gemm(x, weight, bias, residual=residual, config=CONFIGS[0])
-    for config in (None, *CONFIGS):
+    for config in (None, *CONFIGS, small_config(150, 40, swiglu=False)):
         for rows in (slice(3, 4), slice(100, 130), slice(0, 150)):
             actual = gemm(x[rows], weight, bias, residual=residual[rows], config=config)
             assert torch.equal(actual, together[rows])
@@ -66,3 +66,17 @@ def test_the_division_depends_on_sizes() -> None:
             few = 32 if rows <= 32 and n > 4096 else 64
             assert {gemm_config(rows, n, swiglu=gates, wide=False).block_m for gates in (False, True)} == {few}
     assert [gemm_config(rows, 576, swiglu=False, wide=True).block_m for rows in (16, 17)] == [16, 32]
+
+
+def test_small_weights_have_programs_for_most_multiprocessors() -> None:
+    for rows in range(65, 1025, 37):
+        for n, swiglu in ((576, False), (960, False), (1536, True), (4096, False)):
+            config = small_config(rows, n, swiglu=swiglu)
+            assert config.block_m == 64
+            programs = -(-rows // 64) * (n // config.block_n)
+            assert programs >= (100 if rows <= 128 else 60) or config.block_n == 16
+            assert config.block_n <= (64 if swiglu else 128)
+
+
+def test_the_larger_the_weight_the_fewer_rows_are_our_own() -> None:
+    assert [max_own_rows(n * k) for n, k in ((3072, 576), (6144, 1024), (4096, 4096))] == [1024, 128, 64]
