@@ -33,7 +33,7 @@ first: then a program copies no rows of padding."""
 _TILES_TOGETHER = 8
 """Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
 
-_OWN_ROWS = ((2 << 20, 1024), (8 << 20, 128))
+_SMALL_WEIGHTS = ((2 << 20, 1024), (8 << 20, 128))
 """Weights of up to so many elements, and the tokens up to which their products are faster here, whose launches overlap, than
 the vendor's."""
 
@@ -143,7 +143,7 @@ def _gemm_kernel(
 
 def max_own_rows(weight_elements: int) -> int:
     """The tokens up to which a product with so large a weight runs here, whatever the vendor has."""
-    return next((rows for elements, rows in _OWN_ROWS if weight_elements <= elements), OWN_ROWS)
+    return next((rows for elements, rows in _SMALL_WEIGHTS if weight_elements <= elements), OWN_ROWS)
 
 
 def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
