@@ -58,9 +58,7 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
     if logits.shape[0] == 0:
         return rows.slots.new_empty(0)
     values = logits.numpy(force=True)
-    tokens = values.argmax(axis=1)  # documented to be the first of equals; NaN counts as larger than everything
-    bests = values[np.arange(len(values)), tokens]
-    is_usual = np.isfinite(bests)
+    tokens, is_usual = _best(values)
     if rows.features or rows.masks is not None or not is_usual.all():
         with np.errstate(over="ignore", invalid="ignore"):
             for group in _groups(_contests(values, tokens, is_usual, rows, slots)):
@@ -78,10 +76,14 @@ def greedy(logits: Tensor, rows: Tensor, slots: SlotTable) -> Tensor | None:
     """
     if (slots.temperature.numpy(force=True)[rows.numpy(force=True)] >= MIN_TEMPERATURE).any():
         return None
-    values = logits.numpy(force=True)
-    best = values.argmax(axis=1)
-    usual = np.isfinite(values[np.arange(len(values)), best]).all()
-    return torch.from_numpy(best).to(logits.device) if usual else None
+    tokens, is_usual = _best(logits.numpy(force=True))
+    return torch.from_numpy(tokens).to(logits.device) if is_usual.all() else None
+
+
+def _best(values: Floats) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    """Each row's largest entry, and whether it is finite: [S, V] -> [S], [S]."""
+    tokens = values.argmax(axis=1)  # documented to be the first of equals; NaN counts as larger than everything
+    return tokens, np.isfinite(values[np.arange(len(values)), tokens])
 
 
 def logprobs(logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
