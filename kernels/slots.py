@@ -16,6 +16,9 @@ from draftline.kernels.limits import MAX_BAD_WORD_TOKENS as MAX_BAD_WORD_TOKENS
 from draftline.kernels.limits import MAX_LOGIT_BIAS as MAX_LOGIT_BIAS
 from draftline.kernels.limits import MAX_STOP_IDS as MAX_STOP_IDS
 
+_ALIGNMENT = 32
+"""Numbers: a field of the slot table begins at a multiple of 128 bytes, as kernels read it."""
+
 INT_SCALARS = ("lengths", "prompt_lens", "top_k", "min_length", "only_allowed", "bad_tokens")
 FLOAT_SCALARS = (
     "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
@@ -65,7 +68,8 @@ class SlotTable:
         allowed: [S, ceil(vocab / 32)] int32, bits of the allowed tokens, as in `Masks`.
         word_tokens: [S, MAX_BAD_WORD_TOKENS] int32, the tokens of all bad words, one word after another.
         word_prefixes: [S, MAX_BAD_WORD_TOKENS] int32, for a word's last token the number of those before it; -1 for others.
-        scalars: [12, S] int32, the storage of INT_SCALARS and (bit by bit) FLOAT_SCALARS, so that one copy writes all.
+        scalars: [12, S] int32, the storage of INT_SCALARS and (bit by bit) FLOAT_SCALARS.
+        words: [N] int32, the storage of all fields, so that one copy writes to any of them.
     """
 
     tokens: Tensor
@@ -90,6 +94,7 @@ class SlotTable:
     word_tokens: Tensor
     word_prefixes: Tensor
     scalars: Tensor
+    words: Tensor
 
     @staticmethod
     def allocate(num_slots: int, max_len: int, max_blocks: int, device: torch.device, vocab: int = 0) -> SlotTable:
@@ -97,29 +102,33 @@ class SlotTable:
 
         ``vocab`` is the size of the vocabulary; without it, `SamplingFeatures.ALLOWED_IDS` cannot be used.
         """
-
-        def ints(*shape: int, fill: int = 0, dtype: torch.dtype = torch.int32) -> Tensor:
-            return torch.full(shape, fill, dtype=dtype, device=device)
-
-        scalars = ints(len(INT_SCALARS) + len(FLOAT_SCALARS), num_slots)
-        whole = dict(zip(INT_SCALARS, scalars, strict=False))
-        real = dict(zip(FLOAT_SCALARS, scalars[len(INT_SCALARS) :].view(torch.float32), strict=True))
-        for field in ("top_p", "repetition_penalty"):
-            real[field].fill_(1.0)
-        return SlotTable(
-            tokens=ints(num_slots, max_len),
-            block_tables=ints(num_slots, max_blocks),
-            seed=ints(num_slots, dtype=torch.int64),
-            stop_ids=ints(num_slots, MAX_STOP_IDS, fill=-1),
-            bias_ids=ints(num_slots, MAX_LOGIT_BIAS, fill=-1),
-            bias_values=torch.zeros((num_slots, MAX_LOGIT_BIAS), dtype=torch.float32, device=device),
-            allowed=ints(num_slots, -(-vocab // 32)),
-            word_tokens=ints(num_slots, MAX_BAD_WORD_TOKENS),
-            word_prefixes=ints(num_slots, MAX_BAD_WORD_TOKENS, fill=-1),
-            scalars=scalars,
-            **whole,
-            **real,
-        )
+        shapes = {
+            "tokens": (num_slots, max_len),
+            "block_tables": (num_slots, max_blocks),
+            "seed": (num_slots, 2),
+            "stop_ids": (num_slots, MAX_STOP_IDS),
+            "bias_ids": (num_slots, MAX_LOGIT_BIAS),
+            "bias_values": (num_slots, MAX_LOGIT_BIAS),
+            "allowed": (num_slots, -(-vocab // 32)),
+            "word_tokens": (num_slots, MAX_BAD_WORD_TOKENS),
+            "word_prefixes": (num_slots, MAX_BAD_WORD_TOKENS),
+            "scalars": (len(INT_SCALARS) + len(FLOAT_SCALARS), num_slots),
+        }
+        rooms = [-(-rows * columns // _ALIGNMENT) * _ALIGNMENT for rows, columns in shapes.values()]
+        words = torch.zeros(sum(rooms), dtype=torch.int32, device=device)
+        fields = {
+            name: part[: rows * columns].view(rows, columns)
+            for (name, (rows, columns)), part in zip(shapes.items(), words.split(rooms), strict=True)
+        }
+        for name in ("stop_ids", "bias_ids", "word_prefixes"):
+            fields[name].fill_(-1)
+        fields["seed"] = fields["seed"].view(torch.int64).view(num_slots)
+        fields["bias_values"] = fields["bias_values"].view(torch.float32)
+        whole = dict(zip(INT_SCALARS, fields["scalars"], strict=False))
+        real = dict(zip(FLOAT_SCALARS, fields["scalars"][len(INT_SCALARS) :].view(torch.float32), strict=True))
+        for name in ("top_p", "repetition_penalty"):
+            real[name].fill_(1.0)
+        return SlotTable(words=words, **fields, **whole, **real)
 
 
 @dataclass(frozen=True, slots=True)

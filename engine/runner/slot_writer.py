@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Plan, Row, Sequence
@@ -17,9 +17,6 @@ from draftline.engine.runner.transfer import upload
 from draftline.kernels.slots import (
     FLOAT_SCALARS,
     INT_SCALARS,
-    MAX_BAD_WORD_TOKENS,
-    MAX_LOGIT_BIAS,
-    MAX_STOP_IDS,
     SamplingFeatures,
     SlotTable,
 )
@@ -60,15 +57,46 @@ def sampling_features(sampling: SamplingParams) -> SamplingFeatures:
     return features
 
 
+class _Writes:
+    """Numbers and their places in a slot table's storage, for one transfer."""
+
+    def __init__(self) -> None:
+        """Nothing to write."""
+        self._places: list[np.ndarray] = []
+        self._values: list[np.ndarray] = []
+
+    def add(self, places: np.ndarray, values: np.ndarray) -> None:
+        """Write as many int32 as there are places; no place twice."""
+        self._places.append(places)
+        self._values.append(values)
+
+    def add_run(self, start: int, values: np.ndarray) -> None:
+        """Write numbers of 32 bits, or of 64 bits as two, to the places from ``start`` on."""
+        words = values.view(np.int32)
+        self.add(np.arange(start, start + len(words)), words)
+
+    def send(self, storage: Tensor) -> None:
+        """Write all, if there is anything."""
+        count = sum(map(len, self._places))
+        if not count:
+            return
+        message = np.empty(count + (count + 1) // 2, np.int64)
+        np.concatenate(self._places, out=message[:count])
+        np.concatenate(self._values, out=message[count:].view(np.int32)[:count])
+        arrived = upload(message, storage.device)
+        storage.index_copy_(0, arrived[:count], arrived[count:].view(torch.int32)[:count])
+
+
 class SlotWriter:
-    """Writes host-side changes into a `SlotTable`, in few transfers and without waiting for the device."""
+    """Writes host-side changes into a `SlotTable`, in one transfer a step and without waiting for the device."""
 
     def __init__(self, table: SlotTable, eos_ids: tuple[int, ...]) -> None:
         """``eos_ids`` are the model's end-of-sequence ids."""
         self._table = table
         self._eos_ids = eos_ids
-        self._device = table.tokens.device
         self._features = [0] * len(table.tokens)  # of each slot, as bits: flags take microseconds to unite
+        # Of fields that are padded with -1: how many entries of each slot are not.
+        self._filled = {"stop_ids": [0] * len(table.tokens), "bias_ids": [0] * len(table.tokens)}
 
     def apply(self, plan: Plan) -> SamplingFeatures:
         """Fill the slots of the plan's admitted rows, and update the block tables.
@@ -76,11 +104,14 @@ class SlotWriter:
         Returns:
             The sampling features that at least one of the plan's rows uses in this step.
         """
-        if plan.admitted:
-            self._fill(plan.admitted)
+        writes = _Writes()
+        for row in plan.admitted:
+            self._fill(row, writes)
         if plan.new_blocks:
-            slots, indices, blocks = upload(np.array(plan.new_blocks, np.int64).T.copy(), self._device)
-            self._table.block_tables[slots, indices] = blocks.int()
+            slots, indices, blocks = np.array(plan.new_blocks, np.int64).T
+            start, width = _place(self._table.block_tables)
+            writes.add(start + slots * width + indices, blocks)
+        writes.send(self._table.words)
         return self._features_of(plan.rows)
 
     def _features_of(self, rows: tuple[Row, ...]) -> SamplingFeatures:
@@ -89,53 +120,51 @@ class SlotWriter:
             used ^= SamplingFeatures.MIN_TOKENS
         return used
 
-    def _fill(self, rows: tuple[Row, ...]) -> None:
-        table = self._table
-        for row in rows:
-            features = sampling_features(row.sequence.sampling)
-            if row.sequence.constraint is not None:
-                features |= SamplingFeatures.MASK
-            self._features[row.slot] = features.value
-        sequences = [row.sequence for row in rows]
-        params = [sequence.sampling for sequence in sequences]
-        slots = upload(np.array([row.slot for row in rows], np.int64), self._device)
-        bad_words = [_BadWords.of(sequence) for sequence in sequences]
-        whole: dict[str, list[int]] = {
-            "lengths": [len(sequence.tokens) for sequence in sequences],
-            "prompt_lens": [sequence.prompt_len for sequence in sequences],
-            "top_k": [p.top_k for p in params],
-            "min_length": [sequence.prompt_len + p.min_tokens for sequence, p in zip(sequences, params, strict=True)],
-            "only_allowed": [p.allowed_token_ids is not None for p in params],
-            "bad_tokens": [len(words.tokens) for words in bad_words],
+    def _fill(self, row: Row, writes: _Writes) -> None:
+        table, slot, sequence = self._table, row.slot, row.sequence
+        params = sequence.sampling
+        features = sampling_features(params)
+        if sequence.constraint is not None:
+            features |= SamplingFeatures.MASK
+        self._features[slot] = features.value
+        bad_words = _BadWords.of(sequence)
+        whole: dict[str, int] = {
+            "lengths": len(sequence.tokens),
+            "prompt_lens": sequence.prompt_len,
+            "top_k": params.top_k,
+            "min_length": sequence.prompt_len + params.min_tokens,
+            "only_allowed": params.allowed_token_ids is not None,
+            "bad_tokens": len(bad_words.tokens),
         }
-        scalars = np.array([whole[field] for field in INT_SCALARS], np.int32)
-        real = np.array([[getattr(p, field) for p in params] for field in FLOAT_SCALARS], np.float32)
-        table.scalars[:, slots] = upload(np.concatenate((scalars, real.view(np.int32))), self._device)
-        seeds = np.array([signed_seed(sequence.seed) for sequence in sequences], np.int64)
-        table.seed[slots] = upload(seeds, self._device)
-        stops = [stop_ids(sequence, self._eos_ids) for sequence in sequences]
-        table.stop_ids[slots] = upload(_padded(stops, MAX_STOP_IDS, -1, np.int32), self._device)
-        biases = [p.logit_bias or {} for p in params]
-        if any(biases):
-            ids, values = list(map(tuple, biases)), [tuple(bias.values()) for bias in biases]
-            table.bias_ids[slots] = upload(_padded(ids, MAX_LOGIT_BIAS, -1, np.int32), self._device)
-            table.bias_values[slots] = upload(_padded(values, MAX_LOGIT_BIAS, 0, np.float32), self._device)
-        else:
-            table.bias_ids.index_fill_(0, slots, -1)
-        if any(whole["only_allowed"]):
-            allowed = np.stack([_bits(p.allowed_token_ids or (), table.allowed.shape[1]) for p in params])
-            table.allowed[slots] = upload(allowed, self._device)
-        if any(whole["bad_tokens"]):
-            width = MAX_BAD_WORD_TOKENS
-            tokens, prefixes = zip(*((words.tokens, words.prefixes) for words in bad_words), strict=True)
-            table.word_tokens[slots] = upload(_padded(tokens, width, -1, np.int32), self._device)
-            table.word_prefixes[slots] = upload(_padded(prefixes, width, -1, np.int32), self._device)
-        known = upload(np.array([t for sequence in sequences for t in sequence.tokens], np.int32), self._device)
-        start = 0
-        for row in rows:
-            length = len(row.sequence.tokens)
-            table.tokens[row.slot, :length] = known[start : start + length]
-            start += length
+        real = np.array([getattr(params, field) for field in FLOAT_SCALARS], np.float32)
+        scalars = np.concatenate((np.array([whole[field] for field in INT_SCALARS], np.int32), real.view(np.int32)))
+        start, width = _place(table.scalars)
+        writes.add(start + slot + width * np.arange(len(scalars)), scalars)
+
+        def write(field: Tensor, values: np.ndarray) -> None:
+            start, width = _place(field)
+            writes.add_run(start + slot * width, values)
+
+        write(table.tokens, np.array(sequence.tokens, np.int32))
+        write(table.seed, np.array([signed_seed(sequence.seed)], np.int64))
+        bias = params.logit_bias or {}
+        for name, ids in (("stop_ids", stop_ids(sequence, self._eos_ids)), ("bias_ids", tuple(bias))):
+            filled = self._filled[name]
+            write(getattr(table, name), _padded(ids, filled[slot]))
+            filled[slot] = len(ids)
+        if bias:
+            write(table.bias_values, np.array(list(bias.values()), np.float32))
+        if params.allowed_token_ids is not None:
+            write(table.allowed, _bits(params.allowed_token_ids, table.allowed.shape[1]))
+        if bad_words.tokens:
+            write(table.word_tokens, np.array(bad_words.tokens, np.int32))
+            write(table.word_prefixes, np.array(bad_words.prefixes, np.int32))
+
+
+def _place(field: Tensor) -> tuple[int, int]:
+    """Where a field begins in a slot table's storage, and how far its rows are apart, in int32."""
+    words = field.element_size() // 4
+    return int(field.storage_offset()) * words, field.stride(0) * words
 
 
 def _bans_stops(row: Row) -> bool:
@@ -167,9 +196,6 @@ def _bits(ids: Iterable[int], words: int) -> np.ndarray:
     return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
 
 
-def _padded(lists: Seq[tuple[Any, ...]], width: int, filler: float, dtype: type[np.generic]) -> np.ndarray:
-    """[len(lists), width], each list followed by ``filler``."""
-    array = np.full((len(lists), width), filler, dtype)
-    for row, values in zip(array, lists, strict=True):
-        row[: len(values)] = values
-    return array
+def _padded(values: tuple[int, ...], width: int) -> np.ndarray:
+    """The values, followed by -1 up to ``width`` of them."""
+    return np.array((*values, *[-1] * (width - len(values))), np.int32)
