@@ -184,6 +184,10 @@ class CachedDrafting(WrappedPolicy):
             if row.slot not in slots or sequence not in self._covered:
                 continue
             coverage = self._coverage(sequence)
+            known = len(coverage.blocks)
+            if sequence.blocks[:known] == coverage.blocks:  # most have only got more
+                coverage.blocks += sequence.blocks[known:]
+                continue
             for index, (before, now) in enumerate(zip(coverage.blocks, sequence.blocks, strict=False)):
                 if before != now and not self._is_filled(now):
                     coverage.tokens = min(coverage.tokens, index * self._block_size)
