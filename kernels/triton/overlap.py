@@ -5,8 +5,10 @@ its first weights. With overlap a kernel starts as soon as all programs of its p
 data that no running kernel writes (weights, the cache's history), and only then waits. See "Programmatic Dependent
 Launch" in the CUDA C++ Programming Guide.
 
-Two rules make this safe. In every launch at least one program waits before it ends, so a kernel's end implies the end of
-all earlier ones. And nothing is stored before the wait.
+Three rules make this safe. In every launch at least one program waits before it ends, so a kernel's end implies the end of
+all earlier ones. Nothing is stored before the wait. And a batch (its lengths and block tables), which attention reads before it
+waits, is written by kernels that no later one overlaps: several kernels may have started and wait for each other, and attention
+would read what was there before.
 """
 
 from __future__ import annotations
@@ -20,6 +22,13 @@ def wait_for_previous(OVERLAP: tl.constexpr) -> None:
     """Let the next kernel start, and wait until all stores of earlier kernels are visible."""
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def wait_unfollowed(OVERLAP: tl.constexpr) -> None:
+    """Wait likewise, but let the next kernel start only when this one has ended: for kernels that write a batch."""
+    if OVERLAP:
         tl.extra.cuda.gdc_wait()
 
 

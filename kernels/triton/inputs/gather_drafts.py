@@ -13,7 +13,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, DraftQuery, Inputs
 from draftline.kernels.slots import SlotTable
-from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.overlap import launch_options, wait_unfollowed
 
 _BLOCK = 128
 
@@ -49,7 +49,7 @@ def _gather_drafts_kernel(
 ) -> None:
     row = tl.program_id(0)
     part = tl.program_id(1)
-    wait_for_previous(OVERLAP)
+    wait_unfollowed(OVERLAP)
     slot = tl.load(rows + row)
     own = tl.load(drafts + row)
     wanted = own > STEP
@@ -89,7 +89,7 @@ def _gather_drafts_kernel(
 def gather_drafts(
     slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int, *, overlap: bool = False
 ) -> Inputs:
-    """``Ops.gather_drafts`` by one kernel, with ``overlap`` before the previous one has ended.
+    """``Ops.gather_drafts`` by one kernel, which with ``overlap`` starts before the previous one has ended.
 
     A row without a draft in this step is padding that attends to its query alone.
     """
