@@ -39,13 +39,6 @@ _SURELY_LOST = 1.005
 _ROW_MEMORY = 0.95
 """Decay of a row's drafts with each verified one."""
 
-_MOST_DRAFTS = 16
-
-_POWERS = tuple(_ROW_MEMORY**count for count in range(_MOST_DRAFTS + 1))
-
-_COUNTING = tuple(sum(_POWERS[:count]) for count in range(_MOST_DRAFTS + 1))
-"""For how many the last so many drafts of a row count, of which older ones count less."""
-
 _ROW_PRIORS = 5.0, 50.0
 """The number of drafts, right as often as those of all rows, that a row begins with: where rows differ, and where not."""
 
@@ -86,15 +79,11 @@ class _Mean:
     rate: float
     weight: float
 
-    def learn(self, ones: int, count: int) -> None:
-        """Learn ``count`` values, of which so many are 1 and the others 0.
-
-        It is the mean of all, until an exponential average with `_LONG_MEMORY` forgets more slowly.
-        """
-        if count:
-            memory = min(_LONG_MEMORY**count, self.weight / (self.weight + count))
-            self.weight += count
-            self.rate = memory * self.rate + (1 - memory) * ones / count
+    def update(self, value: float, memory: float, count: int = 1) -> None:
+        """Learn ``count`` equal values: the mean of all, until an exponential average with ``memory`` forgets more slowly."""
+        memory = min(memory**count, self.weight / (self.weight + count))
+        self.weight += count
+        self.rate = memory * self.rate + (1 - memory) * value
 
 
 class DraftBudgets:
@@ -107,9 +96,7 @@ class DraftBudgets:
         self._unknown = _KNOWN if prior is None else 0
         self._overall = _Mean(_PRIOR_RATE if prior is None else prior, _PRIOR_WEIGHT)
         self._at = [_Mean(self._overall.rate, 0.0) for _ in range(costs.draft_lens[-1])]
-        # Since the rates were computed: rows by their last position that was reached, and accepted drafts by position.
-        self._reached, self._accepted = [0] * len(self._at), [0] * len(self._at)
-        self._expect()
+        self._expected = self._rates()  # of a draft at each position, since the last choice
         # How badly drafts were predicted with each of the priors, in nats.
         self._surprise = dict.fromkeys(_ROW_PRIORS, 0.0)
         self._standing: Offers | None = None  # what the last choice follows; None where it was plain decoding
@@ -129,20 +116,19 @@ class DraftBudgets:
         Drafts behind the first rejected one carry no information.
         """
         if self._unknown > 0:
-            self._expect()
-        count = min(drafted, accepted + 1, len(self._expected))
-        if not count:
+            self._expected = self._rates()
+        expected = self._expected[: min(drafted, accepted + 1)]
+        if not expected:
             return
-        right = min(accepted, count)
         for prior in _ROW_PRIORS:  # the first draft tells enough of how rows differ
-            chance = min(0.99, max(0.01, self._expected[0] * row.relative(prior * self._overall.rate)))
+            chance = min(0.99, max(0.01, expected[0] * row.relative(prior * self._overall.rate)))
             surprise = -math.log(chance if accepted else 1 - chance)
             self._surprise[prior] = _LONG_MEMORY * self._surprise[prior] + surprise
-        accepted_ones = _POWERS[count - right] * _COUNTING[right]
-        row.observe(accepted_ones, self._expected_of[count], _COUNTING[count], _POWERS[count])
-        for index in range(right):
-            self._accepted[index] += 1
-        self._reached[count - 1] += 1
+        row.observe(accepted, expected, _ROW_MEMORY)
+        count = len(expected)
+        self._overall.update(min(accepted, count) / count, _LONG_MEMORY, count)
+        for index in range(count):
+            self._at[index].update(index < accepted, _LONG_MEMORY)
         self._unknown -= count
 
     def observe_step(self, rows: int, drafts: int, longest: int, seconds: float) -> None:
@@ -219,22 +205,8 @@ class DraftBudgets:
     def _of_few(self, rows: Sequence[DraftingRow], few: Sequence[int]) -> list[int]:
         return [self._shortest if index in few else 0 for index in range(len(rows))]
 
-    def _expect(self) -> None:
-        """Compute the rates of drafts at each position, by all that was observed. They stand until the next choice."""
-        left = sum(self._reached)
-        self._overall.learn(sum(self._accepted), self._drafted())
-        for index, at in enumerate(self._at):
-            at.learn(self._accepted[index], left)
-            left -= self._reached[index]
-            self._reached[index] = self._accepted[index] = 0
-        self._expected = [self._rate(index) for index in range(len(self._at))]
-        self._expected_of = [0.0]
-        for rate in self._expected:
-            self._expected_of.append(_ROW_MEMORY * self._expected_of[-1] + rate)
-
-    def _drafted(self) -> int:
-        """The drafts that were reached since the rates were computed."""
-        return sum(rows * (index + 1) for index, rows in enumerate(self._reached))
+    def _rates(self) -> list[float]:
+        return [self._rate(index) for index in range(len(self._at))]
 
     def _rate(self, index: int) -> float:
         """The acceptance rate at a position. One that was hardly ever reached has the rate of all positions."""
@@ -246,7 +218,7 @@ class DraftBudgets:
 
     def _arrays(self, rows: Sequence[DraftingRow]) -> DraftingRows:
         prior = min(_ROW_PRIORS, key=self._surprise.__getitem__) * self._overall.rate
-        self._expect()
+        self._expected = self._rates()
         return DraftingRows.of(rows, self._expected, prior)
 
     def _best(self, rows: DraftingRows) -> tuple[Offers, Floats, Ints]:
