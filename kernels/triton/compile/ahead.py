@@ -64,8 +64,9 @@ class MissingKernel:
         return MissingKernel(function, job, signature, variants, key)
 
     def restore(self) -> None:
-        """Remove the placeholder."""
-        del self.variants[self.key]
+        """Remove the placeholder, unless another engine's thread has loaded the kernel meanwhile."""
+        if isinstance(self.variants.get(self.key), _Pending):
+            del self.variants[self.key]
 
     def load(self) -> None:
         """Load the kernel from Triton's cache, or compile it if it is not there."""

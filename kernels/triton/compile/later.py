@@ -49,7 +49,8 @@ class CompileLater:
     def recording(self) -> Iterator[None]:
         """Run no launch of this context, and record the kernels that it launches and this process has not loaded.
 
-        Code in it must neither wait for the device nor read its results. No other thread may launch kernels meanwhile.
+        Code in it must neither wait for the device nor read its results. No other thread may launch kernels meanwhile, but may
+        load them.
         """
         hook = knobs.runtime.jit_cache_hook
         knobs.runtime.jit_cache_hook = self._launched
@@ -106,7 +107,9 @@ class CompileLater:
             kernel.load()
             time.sleep(_PAUSE_S)
 
-    def _launched(self, *, key: str, fn: Any, compile: dict[str, Any], **_: object) -> bool:
+    def _launched(self, *, key: str, fn: Any, compile: dict[str, Any], is_manual_warmup: bool, **_: object) -> bool:
         """Triton's ``jit_cache_hook``: returns whether to skip compiling a kernel at its first launch."""
+        if is_manual_warmup:  # by the thread of another engine of this process, which loads what it has recorded
+            return False
         self._found.append(MissingKernel.replaced(key, fn, compile, self._capability))
         return True

@@ -77,6 +77,16 @@ def test_steps_go_on_between_two_kernels_that_are_loaded(
     assert loaded == [1, 2, 3]
 
 
+def test_an_engine_loads_its_kernels_while_another_one_records(function: Function, workers: Workers) -> None:
+    first, second = recorded(function, "one", "two"), CompileLater(torch.device("cuda:0"))
+    kernels = function.device_caches[0][0]
+    with second.recording():
+        function("two")
+        first.run()
+        function("three")
+    assert {name: type(kernel) for name, kernel in kernels.items()} == {"one": Kernel, "two": Kernel}
+
+
 def test_a_kernel_that_is_wanted_meanwhile_is_compiled_at_once(function: Function, workers: Workers) -> None:
     made = recorded(function, "one")
     function("one")
