@@ -11,6 +11,7 @@ from pathlib import Path
 import patience
 import pytest
 from patience import wait_until
+from uninterpreted import run
 
 from draftline.kernels.compile_workers import KernelCompileWorkers, nothing_compiled
 
@@ -65,17 +66,10 @@ os._exit(7)
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     helpers = Path(patience.__file__).parent
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(helpers), environment.get("PYTHONPATH")]))
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
-    return subprocess.run(
-        [sys.executable, "-c", _COMPILED_AND_LEFT],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    path = os.pathsep.join(filter(None, [str(helpers), os.environ.get("PYTHONPATH")]))
+    cache = str(tmp_path_factory.mktemp("cache"))
+    return run("-c", _COMPILED_AND_LEFT, PYTHONPATH=path, TRITON_CACHE_DIR=cache)
 
 
 def test_others_find_what_they_compile(done: subprocess.CompletedProcess[str]) -> None:

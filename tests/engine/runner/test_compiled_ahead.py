@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from uninterpreted import run
 
 HELPERS = Path(__file__).parents[2] / "helpers"
 NEXT = "--- the next engine ---"
@@ -27,13 +25,11 @@ pytestmark = pytest.mark.long
     ids=["common", "others"],
 )
 def test_a_start_compiles_what_steps_by_operation_launch(engines: list[tuple[str, int, int, int]]) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     lines = [f"main({', '.join(repr(str(part)) for part in engine)}); print({NEXT!r})" for engine in engines]
     program = "\n".join(
         (f"import sys; sys.path.insert(0, {str(HELPERS)!r})", "from launch_variants import main", *lines)
     )
-    command = (sys.executable, "-c", program)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run("-c", program)
     assert done.returncode == 0, done.stderr
     *found, _ = done.stdout.split(f"{NEXT}\n")
     assert len(found) == len(engines)

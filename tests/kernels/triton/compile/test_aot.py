@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+from uninterpreted import run
 
 pytestmark = pytest.mark.long
 
-# One process for all of it, since most of its time is importing torch and collecting the launches. Without the
-# interpreter of kernels that tests run in.
+# One process for all of it, since most of its time is importing torch and collecting the launches.
 _SCRIPT = """
 import json
 from draftline.kernels.triton.compile import aot
@@ -34,11 +31,6 @@ print(json.dumps({
     "other kernels": sorted({launch.kernel for launch in collect(CASES, OPS[80])} - {launch.kernel for launch in launches}),
 }, default=str))
 """
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,12 @@ would pass every test of its error. Representative launches are compiled for com
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from uninterpreted import run
 
 pytestmark = pytest.mark.long
 
@@ -40,7 +38,7 @@ ATTENTION = {
     "decodes, int8": ("llama-8b-int8-cache-wide", "_attention_kernel", {}, 0),
 }
 
-# One process for all of it, without the interpreter of kernels that tests run in.
+# One process for all of it.
 _SCRIPT = """
 import json
 import sys
@@ -78,15 +76,7 @@ class Found:
 
 @pytest.fixture(scope="module")
 def found() -> Found:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT],
-        env=environment,
-        input=json.dumps({**PRODUCTS, **ATTENTION}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("-c", _SCRIPT, stdin=json.dumps({**PRODUCTS, **ATTENTION}))
     assert done.returncode == 0, done.stderr
     return Found(**json.loads(done.stdout.splitlines()[-1]))
 

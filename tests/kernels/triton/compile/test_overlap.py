@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from uninterpreted import run
 
 pytestmark = pytest.mark.long
 
-# A process of its own, without the interpreter of kernels that tests run in.
 _SCRIPT = """
 import json
 from draftline.kernels.triton.compile.aot import collect, compiled
 from draftline.kernels.triton.compile.aot_cases import CASES, OPS
 
-found = {}
+KERNELS = "_gather_kernel", "_gather_drafts_kernel", "_move_rows_kernel"
+chosen = {}
 for launch in collect(CASES, OPS[90]):
-    overlaps = dict(launch.constants).get("OVERLAP")
-    if launch.kernel in ("_gather_drafts_kernel", "_move_rows_kernel") and overlaps and launch.kernel not in found:
-        found[launch.kernel] = compiled(launch, 90).asm["ptx"]
-    if launch.kernel == "_gather_kernel":
-        assert "OVERLAP" not in dict(launch.constants)
-print(json.dumps(found))
+    if launch.kernel in KERNELS and dict(launch.constants).get("OVERLAP", True):
+        chosen.setdefault(launch.kernel, launch)
+print(json.dumps({kernel: compiled(launch, 90).asm["ptx"] for kernel, launch in chosen.items()}))
 """
 
 
 @pytest.fixture(scope="module")
 def code() -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True, check=False)
+    done = run("-c", _SCRIPT)
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def test_a_step_s_batch_is_written_without_overlap(code: dict[str, str]) -> None:
+    assert "griddepcontrol" not in code["_gather_kernel"]
 
 
 def test_a_batch_of_drafts_is_written_before_later_kernels_start(code: dict[str, str]) -> None:
