@@ -18,6 +18,7 @@ from draftline.kernels.triton.attention.plan import (
     AttentionLaunch,
     AttentionShape,
     DecodePlan,
+    LongQueries,
     Tile,
     plan_attention,
     plan_decode,
@@ -89,7 +90,7 @@ def attention_case(
     spec = AttentionSpec(torch.empty(0), model.head_dim**-0.5)
     expected = plain_attention(q, batch, caches[0], spec)
     shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, ops.limits)
-    (plan,) = plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0])
+    (default,) = plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0])
     out = torch.empty(q.shape[0], model.heads * model.head_dim, dtype=DTYPE, device=DEVICE)
 
     def runs(launch: AttentionLaunch) -> list[Call]:
@@ -110,17 +111,18 @@ def attention_case(
             section, case, variant, runs(launch), num_bytes=moved, flops=flops, check=lambda: error(launch), bound=1e-2
         )
 
-    measure(f"default s{plan.num_splits}", plan)
+    measure(f"default s{default.short.num_splits}", default)
     for tile in tiles:
-        tile = dataclasses.replace(tile, block_n=plan.tile.block_n)
+        tile = dataclasses.replace(tile, block_n=default.tile.block_n)
         queries = tile.block_m // shape.group
-        tiles_per_row = -(-query_len // queries) if plan.tiles_per_row else 0
-        total = rows * tiles_per_row if tiles_per_row else q.shape[0] // queries + rows
-        name = f"m={tile.block_m} w={tile.num_warps} s={tile.num_stages}"
-        measure(name, dataclasses.replace(plan, tile=tile, tiles_per_row=tiles_per_row, num_tiles=total))
+        per_row = -(-query_len // queries)
+        short = dataclasses.replace(default.short, tile=tile, tiles_per_row=per_row, num_tiles=rows * per_row)
+        long = LongQueries(tile, 1, q.shape[0] // queries + rows)
+        launch = AttentionLaunch(long=long) if default.long.num_tiles else AttentionLaunch(short)
+        measure(f"m={tile.block_m} w={tile.num_warps} s={tile.num_stages}", launch)
     for parts in splits:
-        if parts != plan.num_splits:
-            measure(f"splits={parts}", dataclasses.replace(plan, num_splits=parts))
+        if parts != default.short.num_splits:
+            measure(f"splits={parts}", AttentionLaunch(dataclasses.replace(default.short, num_splits=parts)))
     if query_len == context:
         dense = randn(3, rows, model.heads, context, model.head_dim)
         bench.case(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from itertools import accumulate
+from itertools import accumulate, product
 
 import numpy as np
 import torch
@@ -23,6 +23,10 @@ _SHORT_CHUNKS = (2, 5, 9, 16, 32, 64)
 _ROWS_OF_CHUNKS = (1, 8, 20)
 _ROWS_WITH_LOGPROBS = 20
 """Enough for the head's kernel of most logits. Those of all rows would take more memory than a small card has."""
+_LONG_CHUNKS = (64, 4096)
+"""Whose launches overlap, and whose do not."""
+_BESIDE_LONG = (1, 2)
+"""Tokens of a decode and of a short chunk."""
 _HISTORY = 1024
 """Tokens of a history that several programs share. They share neither a tile nor much longer ones, whose states would not fit."""
 
@@ -88,16 +92,25 @@ class EagerExecutor(Executor):
 
 
 def launch_short_chunks(parts: ExecutorParts) -> None:
-    """Launch forward passes of short chunks of prompts with log-probabilities.
+    """Launch forward passes of short chunks of prompts with log-probabilities, alone and beside longer ones.
 
-    No graph has them. Without longer chunks beside them, attention has kernels of their own for them.
+    No graph has them, and attention has kernels of their own for them.
     """
     executor, (max_rows, max_len) = EagerExecutor(parts), parts.table.tokens.shape
     for rows in (*[count for count in _ROWS_OF_CHUNKS if count < max_rows], max_rows):
         for count in _SHORT_CHUNKS:
             for history in (0, _HISTORY, max_len):
-                known = min(history + count, max_len)
-                executor.forward(tuple([_chunk(slot, known, min(count, known)) for slot in range(rows)]))
+                executor.forward(_chunks(rows, count, history, max_len))
+    for rows, count, history, longer in product(
+        {1, max_rows - 1} - {0}, _BESIDE_LONG, (_HISTORY, max_len), _LONG_CHUNKS
+    ):
+        executor.forward((*_chunks(rows, count, history, max_len), *_chunks(1, longer, 0, max_len)))
+
+
+def _chunks(rows: int, count: int, history: int, max_len: int) -> tuple[Row, ...]:
+    """Rows that end prompts with ``count`` tokens."""
+    known = min(history + count, max_len)
+    return tuple([_chunk(slot, known, min(count, known)) for slot in range(rows)])
 
 
 def _chunk(slot: int, known: int, count: int) -> Row:

@@ -122,7 +122,7 @@ class TritonOps(Ops):
         # Few decodes and verifies without soft caps run in one or two launches; other batches rotate and write in their own.
         num_kv_heads, head_dim = cache.keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
-        shape = AttentionShape.of(group, qkv, cache, self.limits, qk_norm=spec.norms is not None)
+        shape = AttentionShape.of(group, qkv, cache, self.limits)
         overlap = overlaps(qkv, self.limits)
         plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host) if spec.soft_cap == 0.0 else None
         if plan is None:

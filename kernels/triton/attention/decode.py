@@ -5,9 +5,9 @@ that share the key/value head, packed into one tile, and attends to its tiles of
 (`online_softmax.py`). The program whose tiles hold the new tokens' positions first rotates the new keys and writes keys and
 values to the cache, and then reads them there like all others.
 
-Programs share a history (Flash-Decoding, Dao et al. 2023), and the last one to arrive joins the tiles. With several query
-tokens of large heads that is too much for one program, and a second launch joins (`join.py`). A CUDA graph's bucket decides the
-number of programs, but the row decides the number of keys: a program without tiles is short.
+Programs share a history (Flash-Decoding, Dao et al. 2023). The last one to arrive joins the tiles of few rows; those of more rows
+are joined by a second launch (`join.py`). A CUDA graph's bucket decides the number of programs, but the row decides the number of
+keys: a program without tiles is short.
 
 Not here: many rows and prompt chunks (`ragged.py`, `rope.py`), and the number of programs (`plan.py`).
 """
@@ -25,7 +25,7 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.decode_parts import angles, cache_offset, load_with_partner, rotate
 from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs, multiplies_float16
-from draftline.kernels.triton.attention.join import join_stored, join_tiles, store_tile
+from draftline.kernels.triton.attention.join import TileStates, join_stored, join_tiles, store_tile
 from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, rounded
 from draftline.kernels.triton.attention.online_softmax import tile_state
 from draftline.kernels.triton.attention.plan import MAX_QUERIES, DecodePlan
@@ -35,7 +35,7 @@ from draftline.kernels.triton.rows import empty_rows
 _LOG2_E = math.log2(math.e)
 
 
-@triton.jit(do_not_specialize=["num_splits", "max_tiles", "window", "table_stride"])
+@triton.jit(do_not_specialize=["num_splits", "tile_stride", "longest", "window", "table_stride"])
 def _decode_attention_kernel(
     qkv: tl.tensor,
     keys: tl.tensor,
@@ -56,7 +56,8 @@ def _decode_attention_kernel(
     qkv_stride: int,
     table_stride: int,
     num_splits: int,
-    max_tiles: int,
+    tile_stride: int,
+    longest: int,
     window: int,
     scale: float,
     eps: float,
@@ -76,9 +77,9 @@ def _decode_attention_kernel(
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """A row has up to QUERIES query tokens; NEW is the padded height of a tile of them."""
+    """A row has up to ``longest`` query tokens, at most QUERIES; NEW is the padded height of a tile of them."""
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
-    JOIN_COLS: tl.constexpr = triton.next_power_of_2(QUERIES * GROUP * HEAD_DIM)
+    JOINED: tl.constexpr = triton.next_power_of_2(QUERIES * GROUP)
     # The type in which keys and values are multiplied.
     DTYPE: tl.constexpr = tl.float16 if PAIRS else qkv.dtype.element_ty
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -174,8 +175,8 @@ def _decode_attention_kernel(
     tl.debug_barrier()
 
     lane = tl.arange(0, BLOCK_M)
-    # By token, then head, then tile.
-    stored = ((token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP) * max_tiles - row_tile
+    first_state = row.to(tl.int64) * longest * NUM_HEADS + kv_head * GROUP
+    stored = first_state + lane // GROUP * NUM_HEADS + lane % GROUP
     for tile in range(first_tile, end_tile):
         place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         offset, seen = cache_offset(place, table, kv_head, begin, context_len, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
@@ -197,7 +198,8 @@ def _decode_attention_kernel(
             score *= power
         score = tl.where(shown, score, float("-inf"))
         acc, row_max, row_sum = tile_state(score, value, scale, PAIRS, PRECISION)
-        store_tile(partial, stats, stored + tile, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
+        target = stored + (tile - row_tile) * tile_stride
+        store_tile(partial, stats, target, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
 
     if JOINS:
         # All threads' stores come before the one that announces them.
@@ -205,12 +207,14 @@ def _decode_attention_kernel(
         arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
         if arrived == tl.cdiv(num_tiles, share) - 1:
             tl.store(arrivals + tl.program_id(0), 0)
-            col = tl.arange(0, JOIN_COLS)
-            col_lane = col // HEAD_DIM
-            head = (token + col_lane // GROUP) * NUM_HEADS + kv_head * GROUP + col_lane % GROUP
-            col_mask = col_lane < num_lanes
-            joined = join_stored(partial, stats, head * max_tiles, col % HEAD_DIM, col_mask, num_tiles, HEAD_DIM)
-            tl.store(out + head * HEAD_DIM + col % HEAD_DIM, joined.to(out.dtype.element_ty), mask=col_mask)
+            joined = tl.arange(0, JOINED)
+            head = joined // GROUP * NUM_HEADS + joined % GROUP
+            joined_mask = joined < num_lanes
+            result = join_stored(
+                partial, stats, first_state + head, joined_mask, tile_stride, num_tiles, HEAD_DIM, BLOCK_D
+            )
+            target = out + (token * NUM_HEADS + kv_head * GROUP + head)[:, None] * HEAD_DIM + dim
+            tl.store(target, result.to(out.dtype.element_ty), mask=joined_mask[:, None] & dim_mask)
 
 
 def decode_attention(
@@ -241,8 +245,8 @@ def decode_attention(
     rows = batch.context_lens.shape[0]
     tile, num_splits = plan.tile, plan.num_splits
     out = empty_rows(tokens, num_heads * head_dim, dtype=qkv.dtype, device=qkv.device)
-    partial = torch.empty((tokens, num_heads, plan.max_tiles, head_dim), dtype=torch.float32, device=qkv.device)
-    stats = torch.empty((tokens, num_heads, plan.max_tiles, 2), dtype=torch.float32, device=qkv.device)
+    longest = max(batch.query_lens_host)
+    states = TileStates.empty(plan.max_tiles, rows, longest, num_heads, head_dim, qkv.device)
     # An unused argument must still be a tensor.
     query_norm, key_norm = spec.norms if spec.norms is not None else (qkv, qkv)
     key_scales, value_scales = cache.scales if cache.scales is not None else (qkv, qkv)
@@ -253,8 +257,8 @@ def decode_attention(
         key_scales,
         value_scales,
         out,
-        partial,
-        stats,
+        states.partial,
+        states.stats,
         arrivals,
         batch.cache_index,
         batch.query_starts,
@@ -266,7 +270,8 @@ def decode_attention(
         qkv.stride(0),
         batch.block_tables.stride(0),
         num_splits,
-        plan.max_tiles,
+        states.tile_stride,
+        longest,
         spec.window if spec.window is not None else 0,
         spec.scale * _LOG2_E,
         spec.eps,
@@ -290,6 +295,5 @@ def decode_attention(
         **launch_options(overlap),
     )
     if not plan.joins:
-        window = spec.window if spec.window is not None else 0
-        join_tiles(partial, stats, out, batch, rows, max(batch.query_lens_host), window, tile.block_n, overlap=overlap)
+        join_tiles(states, out, batch, spec.window, tile.block_n, overlap=overlap)
     return out

@@ -1,21 +1,53 @@
 """Attention with a history that is shared out between programs: storing each tile's state, and joining the tiles.
 
 They are joined from the first to the last, as `online_softmax.join` does where one program has them all.
+
+The states of one tile lie together, and those of the next behind them. Histories are much shorter than a graph's bound, so the
+memory in use is contiguous. With all tiles of a query together, it would be short pieces at distances of a power of two, which share
+few of the L2 cache's slices: a join took three times as long.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.batch import Batch
-from draftline.kernels.triton.attention.online_softmax import NO_KEY
+from draftline.kernels.triton.attention.online_softmax import NO_KEY, divisor, join
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
 
 _TOGETHER = tl.constexpr(8)
 """Tiles that are loaded at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileStates:
+    """The states of N tiles of keys, of R rows with up to Q query tokens each.
+
+    Attributes:
+        partial: [N, R, Q, H, D] float32, each tile's sum of values, weighted relative to its largest score.
+        stats: [N, R, Q, H, 2] float32, that largest score (base 2) and the sum of weights.
+    """
+
+    partial: Tensor
+    stats: Tensor
+
+    @staticmethod
+    def empty(tiles: int, rows: int, queries: int, num_heads: int, head_dim: int, device: torch.device) -> TileStates:
+        """States of these sizes, to be filled."""
+        shape = (tiles, rows, queries, num_heads)
+        partial = torch.empty((*shape, head_dim), dtype=torch.float32, device=device)
+        return TileStates(partial, torch.empty((*shape, 2), dtype=torch.float32, device=device))
+
+    @property
+    def tile_stride(self) -> int:
+        """States of one tile: R * Q * H."""
+        return self.partial[0].numel() // self.partial.shape[-1] if len(self.partial) else 0
 
 
 @triton.jit
@@ -43,56 +75,58 @@ def store_tile(
 def join_stored(
     partial: tl.tensor,
     stats: tl.tensor,
-    first: tl.tensor,
-    col: tl.tensor,
-    col_mask: tl.tensor,
+    query: tl.tensor,
+    mask: tl.tensor,
+    tile_stride: tl.tensor,
     num_tiles: tl.tensor,
     HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
 ) -> tl.tensor:
-    """The attention of columns ``col`` from the states of all tiles.
+    """The attention [M, D] of the queries from the states of all tiles.
 
     Args:
-        partial: see `store_tile`.
-        stats: see `store_tile`.
-        first: the index of the first tile of each column's query.
-        col: [C] columns of a head.
-        col_mask: [C], which of them exist.
+        partial: see `TileStates`.
+        stats: see `TileStates`.
+        query: [M] int64, indices of the queries in a tile's states.
+        mask: [M], which of them exist.
+        tile_stride: see `TileStates`.
         num_tiles: the number of tiles.
         HEAD_DIM: size of a head.
+        BLOCK_D: D, ``HEAD_DIM`` padded to a power of two.
     """
-    total = tl.zeros(col.shape, tl.float32)
-    total_sum = tl.zeros(col.shape, tl.float32)
-    total_max = tl.full(col.shape, NO_KEY, tl.float32)
+    M: tl.constexpr = query.shape[0]
+    dim = tl.arange(0, BLOCK_D)[None, :]
+    total = tl.zeros([M, BLOCK_D], tl.float32)
+    total_sum = tl.zeros([M], tl.float32)
+    total_max = tl.full([M], NO_KEY, tl.float32)
     for base in range(0, num_tiles, _TOGETHER):
         # Loads first: the sums are a chain. Not through the L1 cache, which may lack other multiprocessors' stores.
         accs = no_tensors()
         maxima = no_tensors()
         sums = no_tensors()
         for ahead in tl.static_range(_TOGETHER):
-            tile = base + ahead + tl.zeros_like(col)
-            mask = col_mask & (tile < num_tiles)
-            index = first + tile
-            accs += (tl.load(partial + index * HEAD_DIM + col, mask=mask, other=0.0, cache_modifier=".cg"),)
-            maxima += (tl.load(stats + index * 2, mask=mask, other=NO_KEY, cache_modifier=".cg"),)
-            sums += (tl.load(stats + index * 2 + 1, mask=mask, other=0.0, cache_modifier=".cg"),)
+            tile = base + ahead + tl.zeros([M], tl.int32)
+            stored = mask & (tile < num_tiles)
+            index = query + tile * tile_stride
+            source = partial + index[:, None] * HEAD_DIM + dim
+            accs += (tl.load(source, mask=stored[:, None] & (dim < HEAD_DIM), other=0.0, cache_modifier=".cg"),)
+            maxima += (tl.load(stats + index * 2, mask=stored, other=NO_KEY, cache_modifier=".cg"),)
+            sums += (tl.load(stats + index * 2 + 1, mask=stored, other=0.0, cache_modifier=".cg"),)
         for ahead in tl.static_range(_TOGETHER):
-            new_max = tl.maximum(total_max, maxima[ahead])
-            before = tl.exp2(total_max - new_max)
-            added = tl.exp2(maxima[ahead] - new_max)
-            total = tl.fma(accs[ahead], added, total * before)
-            total_sum = tl.fma(sums[ahead], added, total_sum * before)
-            total_max = new_max
-    return total / tl.where(col_mask, total_sum, 1.0)
+            total, total_max, total_sum = join(
+                total, total_max, total_sum, accs[ahead], maxima[ahead], sums[ahead], False
+            )
+    return total / divisor(total_sum)
 
 
-@triton.jit(do_not_specialize=["max_tiles", "max_query", "window"])
+@triton.jit(do_not_specialize=["tile_stride", "max_query", "window"])
 def _join_kernel(
     partial: tl.tensor,
     stats: tl.tensor,
     out: tl.tensor,
     query_starts: tl.tensor,
     context_lens: tl.tensor,
-    max_tiles: int,
+    tile_stride: int,
     max_query: int,
     window: int,
     NUM_HEADS: tl.constexpr,
@@ -117,54 +151,42 @@ def _join_kernel(
     if WINDOWED:
         first_tile = tl.maximum(context_len - query_len - window + 1, 0) // BLOCK_N
     flat = (row_start + row_query).to(tl.int64) * NUM_HEADS + head
-    col = tl.arange(0, BLOCK_D)
-    first = flat * max_tiles + tl.zeros_like(col)
+    query = pid.to(tl.int64) + tl.arange(0, 1)
+    dim = tl.arange(0, BLOCK_D)[None, :]
     num_tiles = tl.cdiv(context_len, BLOCK_N) - first_tile
-    result = join_stored(partial, stats, first, col, col < HEAD_DIM, num_tiles, HEAD_DIM)
-    tl.store(out + flat * HEAD_DIM + col, result.to(out.dtype.element_ty), mask=col < HEAD_DIM)
+    result = join_stored(partial, stats, query, query >= 0, tile_stride, num_tiles, HEAD_DIM, BLOCK_D)
+    tl.store(out + flat * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=dim < HEAD_DIM)
 
 
 def join_tiles(
-    partial: Tensor,
-    stats: Tensor,
-    out: Tensor,
-    batch: Batch,
-    rows: int,
-    max_query: int,
-    window: int,
-    block_n: int,
-    *,
-    overlap: bool,
+    states: TileStates, out: Tensor, batch: Batch, window: int | None, block_n: int, *, overlap: bool
 ) -> None:
-    """Write the attention of all rows with up to ``max_query`` query tokens.
+    """Write the attention of all rows that have no more query tokens than there are states of.
 
     Args:
-        partial: [T, H, N, D] float32, each tile's sum of values, weighted relative to its largest score.
-        stats: [T, H, N, 2] float32, that largest score (base 2) and the sum of weights.
+        states: those of all tiles.
         out: [T, H * D].
         batch: the rows.
-        rows: the number of rows.
-        max_query: rows with more query tokens are left alone.
-        window: positions that a query sees, or 0 for all.
+        window: positions that a query sees, or None for all.
         block_n: keys of a tile.
         overlap: start before the previous kernel has ended.
     """
-    num_heads, tiles, head_dim = partial.shape[1:]
+    rows, queries, num_heads, head_dim = states.partial.shape[1:]
     block_d = triton.next_power_of_2(head_dim)
-    _join_kernel[(rows * max_query * num_heads,)](
-        partial,
-        stats,
+    _join_kernel[(rows * queries * num_heads,)](
+        states.partial,
+        states.stats,
         out,
         batch.query_starts,
         batch.context_lens,
-        tiles,
-        max_query,
-        window,
+        states.tile_stride,
+        queries,
+        window if window is not None else 0,
         NUM_HEADS=num_heads,
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         BLOCK_N=block_n,
-        WINDOWED=window > 0,
+        WINDOWED=window is not None,
         OVERLAP=overlap,
         num_warps=max(block_d // 64, 1),
         **launch_options(overlap),

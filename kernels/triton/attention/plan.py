@@ -21,8 +21,7 @@ from draftline.kernels.triton.attention.fp8_cache import MAX_PAIR_ROWS, multipli
 from draftline.kernels.triton.device import DeviceLimits, fitting
 
 SHORT_QUERY = 32
-"""The longest query of decodes and verifies, which share a launch with a small tile. Longer ones (prompt chunks) have
-their own launch, with a large tile."""
+"""The longest query of decodes and verifies, which have a small tile. Longer ones (prompt chunks) have a large one."""
 
 MAX_SPLITS = 64
 """The largest number of programs that share one row's history."""
@@ -33,8 +32,9 @@ _MAX_STORED = 2**28
 MAX_QUERIES = 16
 """The longest query that one launch can rotate, write and attend with."""
 
-_MAX_JOINED = 1024
-"""Query tokens times the columns of a group's heads, of which one program joins the tiles of a verify."""
+_MAX_JOINED = 3072
+"""Columns of all query tokens and heads up to which the last program of each row and key/value head joins its tiles. More are
+joined sooner by a launch of many programs, though it takes a microsecond to begin."""
 
 _LONG_TILE = 64
 
@@ -54,6 +54,9 @@ _SHARED_BY = 4
 
 _COLUMNS_PER_SM = 256
 """Programs that share histories times the size of a head, a multiprocessor. More would wait for each other."""
+
+_SHARED_BESIDE_PROMPTS = 4
+"""Programs that share a history in a step with prompts, at the least: many of its graph's rows are padding."""
 
 _RAGGED_COLUMNS_PER_SM = 384
 """The same where rotation and joins have launches of their own."""
@@ -82,32 +85,70 @@ class Tile:
         return replace(self, block_m=self.block_m // 2) if self.block_m > 16 else None
 
 
+_NO_TILE = Tile(0, 0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
-class AttentionLaunch:
-    """One launch over the rows whose query length is in ``[min_query, max_query]``.
+class ShortQueries:
+    """How the rows of decodes and verifies are divided.
 
     Attributes:
         tile: the tile of each program.
-        min_query: shorter rows are left to another launch.
-        max_query: longer rows are left to another launch.
-        tiles_per_row: query tiles a row where program ids map to rows by division; 0 where they search for their row.
-        num_tiles: query tiles in all, an upper bound.
+        max_query: the most query tokens of a row; longer rows are prompt chunks.
+        tiles_per_row: query tiles a row.
+        num_tiles: query tiles in all.
         num_splits: programs that share each row's history; 1 needs no join.
         max_tiles: the most key tiles of a history.
     """
 
     tile: Tile
-    min_query: int
     max_query: int
     tiles_per_row: int
     num_tiles: int
     num_splits: int
     max_tiles: int
 
+
+@dataclass(frozen=True, slots=True)
+class LongQueries:
+    """How the rows of prompt chunks are divided.
+
+    Attributes:
+        tile: the tile of each program.
+        min_query: the fewest query tokens of a row.
+        num_tiles: query tiles in all, an upper bound: programs search for their row.
+    """
+
+    tile: Tile
+    min_query: int
+    num_tiles: int
+
+
+NO_SHORT_QUERIES = ShortQueries(_NO_TILE, 0, 1, 0, 1, 0)
+NO_LONG_QUERIES = LongQueries(_NO_TILE, 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLaunch:
+    """One launch over the rows of one kind, or of both.
+
+    Attributes:
+        short: the rows of decodes and verifies.
+        long: those of prompt chunks.
+    """
+
+    short: ShortQueries = NO_SHORT_QUERIES
+    long: LongQueries = NO_LONG_QUERIES
+
     @property
-    def reads_own(self) -> bool:
-        """Whether its rows are long enough to read their own keys from the activations."""
-        return self.max_query > SHORT_QUERY
+    def max_short(self) -> int:
+        """The most query tokens of a row that is no prompt chunk."""
+        return self.long.min_query - 1 if self.long.num_tiles else self.short.max_query
+
+    @property
+    def tile(self) -> Tile:
+        """The tile that decides warps and stages. Where there are both, chunks compute most."""
+        return self.long.tile if self.long.num_tiles else self.short.tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +162,6 @@ class AttentionShape:
         limits: the device's.
         wide: whether activations are float32.
         float8: whether keys are multiplied as float16 (`fp8_cache.py`).
-        qk_norm: whether queries and keys are normalised.
     """
 
     group: int
@@ -130,16 +170,13 @@ class AttentionShape:
     limits: DeviceLimits
     wide: bool = False
     float8: bool = False
-    qk_norm: bool = False
 
     @staticmethod
-    def of(
-        group: int, activations: Tensor, cache: LayerCache, limits: DeviceLimits, *, qk_norm: bool = False
-    ) -> AttentionShape:
+    def of(group: int, activations: Tensor, cache: LayerCache, limits: DeviceLimits) -> AttentionShape:
         """The shape of a layer with these activations and this cache."""
         num_kv_heads, head_dim = cache.keys.shape[2:]
         wide, float8 = activations.dtype == torch.float32, multiplies_float16(cache.keys, activations)
-        return AttentionShape(group, num_kv_heads, head_dim, limits, wide, float8, qk_norm)
+        return AttentionShape(group, num_kv_heads, head_dim, limits, wide, float8)
 
     @property
     def key_tile(self) -> int:
@@ -212,9 +249,14 @@ def num_splits(
     shape: AttentionShape, num_tiles: int, max_context: int, num_tokens: int, columns_per_sm: int = _COLUMNS_PER_SM
 ) -> int:
     """Programs that share each history: enough to fill the device, but at most one a tile."""
-    if num_tokens * shape.state_bytes(max_context) > _MAX_STORED:
+    if not _have_room(shape, num_tokens, max_context):
         return 1
     return max(1, min(_room(shape, num_tiles, columns_per_sm), shape.num_tiles(max_context), MAX_SPLITS))
+
+
+def _have_room(shape: AttentionShape, num_tokens: int, max_context: int) -> bool:
+    """Whether the states of so many query tokens fit the memory that they may take."""
+    return num_tokens * shape.state_bytes(max_context) <= _MAX_STORED
 
 
 def _room(shape: AttentionShape, num_tiles: int, columns_per_sm: int) -> int:
@@ -227,7 +269,7 @@ def _room(shape: AttentionShape, num_tiles: int, columns_per_sm: int) -> int:
 def plan_attention(
     shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...], num_tokens: int
 ) -> tuple[AttentionLaunch, ...]:
-    """The launches of one batch: none for an empty one, two where short and long rows are mixed.
+    """The launches of one batch: none for an empty one, two where decodes that share no history are beside prompt chunks.
 
     Cached, since every layer of a step needs the same plan.
 
@@ -237,37 +279,54 @@ def plan_attention(
         context_lens: each row's context length, or an upper bound of it.
         num_tokens: T, the query tokens of all rows, or an upper bound.
     """
-    rows = len(query_lens)
-    longest = max(query_lens, default=0)
-    longest_short = max((length for length in query_lens if length <= SHORT_QUERY), default=0)
-    launches = []
-    mixed = longest > SHORT_QUERY
-    if longest_short > 0:
-        # With prompts, there are few kinds of launches, and the graphs of such batches (`engine/runner/shapes.py`) have
-        # them all: no step waits for a compilation. All verifies share one tile, and no history is shared out.
-        tile = short_tile(shape, SHORT_QUERY if mixed and longest_short > 1 else longest_short)
-        tiles_per_row = -(-longest_short // (tile.block_m // shape.group))
-        context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
-        num_tiles = rows * tiles_per_row
-        splits = 1 if mixed else num_splits(shape, num_tiles, context, num_tokens, _RAGGED_COLUMNS_PER_SM)
-        few = num_tiles * shape.num_kv_heads <= _PROGRAMS_PER_SM * shape.limits.num_sms
-        sharing = _room(shape, num_tiles, _RAGGED_COLUMNS_PER_SM)
-        # A verify computes more with each tile, and gains nothing.
-        if longest == 1 and few and sharing <= (2 if shape.head_dim >= _WIDE_HEAD else 1):
-            ahead = _loading_ahead(shape, tile, _AHEAD)
-            if ahead != tile:
-                tile, splits = ahead, 1
-        launches.append(
-            AttentionLaunch(tile, 1, longest_short, tiles_per_row, num_tiles, splits, shape.num_tiles(context))
-        )
-    if mixed:
+    rows, longest = len(query_lens), max(query_lens, default=0)
+    short, long = NO_SHORT_QUERIES, NO_LONG_QUERIES
+    if any(0 < length <= SHORT_QUERY for length in query_lens):
+        short = _short_queries(shape, query_lens, context_lens)
+    if longest > SHORT_QUERY:
         tile = long_tile(shape)
-        queries_a_tile = tile.block_m // shape.group
-        # Row r's tiles start at query_starts[r] // queries_a_tile + r, so this many cover every division into rows.
-        tiles = num_tokens // queries_a_tile + rows
-        # Starts where the other launch ends: with bounds for lengths, any row may have any length up to the longest.
-        launches.append(AttentionLaunch(tile, longest_short + 1, longest, 0, tiles, 1, 1))
-    return tuple(launches)
+        # Row r's tiles start at query_starts[r] // queries + r for so many queries a tile, so this many cover every division
+        # into rows. With bounds for lengths, any row may have any length up to the longest.
+        long = LongQueries(tile, short.max_query + 1, num_tokens // (tile.block_m // shape.group) + rows)
+    if not longest:
+        return ()
+    if short.num_tiles and long.num_tiles and short.num_splits == 1:
+        return (AttentionLaunch(short), AttentionLaunch(long=long))
+    return (AttentionLaunch(short, long),)
+
+
+def _are_few(shape: AttentionShape, num_tiles: int) -> bool:
+    """Whether so many query tiles run at once, though each takes much of a multiprocessor."""
+    return num_tiles * shape.num_kv_heads <= _PROGRAMS_PER_SM * shape.limits.num_sms
+
+
+def _short_queries(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> ShortQueries:
+    """The plan of the rows with a few query tokens, of all rows of a batch."""
+    mixed = max(query_lens) > SHORT_QUERY
+    longest = max(length for length in query_lens if length <= SHORT_QUERY)
+    # Beside prompts there are few kinds of launches, and the graphs of such batches (`engine/runner/shapes.py`) have them all: no
+    # step waits for a compilation. All verifies share one tile, and the number of rows decides whether histories are shared.
+    tile = short_tile(shape, SHORT_QUERY if mixed and longest > 1 else longest)
+    rows = len(query_lens)
+    tiles_per_row = -(-longest // (tile.block_m // shape.group))
+    num_tiles = rows * tiles_per_row
+    # Bounds again: a row whose bound is that of a chunk may have few query tokens, and any history.
+    context = max(context_lens)
+    few, tokens = _are_few(shape, num_tiles), rows * longest
+    splits = num_splits(shape, num_tiles, context, tokens, _RAGGED_COLUMNS_PER_SM)
+    if mixed:
+        shared = few and _have_room(shape, tokens, context)
+        splits = max(splits, min(shape.num_tiles(context), _SHARED_BESIDE_PROMPTS), 2) if shared else 1
+    elif (
+        longest == 1
+        and few
+        and _room(shape, num_tiles, _RAGGED_COLUMNS_PER_SM) <= (2 if shape.head_dim >= _WIDE_HEAD else 1)
+    ):
+        # A verify computes more with each tile, and gains nothing.
+        ahead = _loading_ahead(shape, tile, _AHEAD)
+        if ahead != tile:
+            tile, splits = ahead, 1
+    return ShortQueries(tile, longest, tiles_per_row, num_tiles, splits, shape.num_tiles(context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,14 +365,15 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     if not fits or programs > max_programs(shape.limits.num_sms):
         return None
     context = max(context_lens)
-    if rows * longest * shape.state_bytes(context) > _MAX_STORED:
+    if not _have_room(shape, rows * longest, context):
         return None
     block_m = max(16, _next_power_of_2(lanes))
-    # With QK-norm, every program normalises, for which four warps lack the registers.
-    num_warps = 8 if shape.qk_norm and longest > 1 else 4
+    # Two warps hide less of a program's waits, but more programs fit a multiprocessor.
+    num_warps = 2 if longest == 1 and rows > 1 and shape.head_dim >= _WIDE_HEAD else 4
     tile = Tile(block_m, shape.key_tile, num_warps, num_stages=2)
     if _room(shape, rows, _COLUMNS_PER_SM) <= _SHARED_BY:
         tile = _loading_ahead(shape, tile, _AHEAD[1:])
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
-    joins = queries == 1 or queries * shape.group * shape.head_dim <= _MAX_JOINED
+    columns = rows * queries * shape.num_kv_heads * shape.group * shape.head_dim
+    joins = columns <= _MAX_JOINED
     return DecodePlan(tile, queries, num_splits(shape, rows, context, rows * longest), shape.num_tiles(context), joins)

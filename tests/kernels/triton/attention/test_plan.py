@@ -5,7 +5,10 @@ import dataclasses
 from draftline.kernels.triton.attention.plan import (
     MAX_QUERIES,
     MAX_SPLITS,
+    NO_LONG_QUERIES,
+    NO_SHORT_QUERIES,
     SHORT_QUERY,
+    AttentionLaunch,
     AttentionShape,
     max_programs,
     num_splits,
@@ -18,17 +21,27 @@ H200 = DeviceLimits.known(90, 132)
 LLAMA_8B = AttentionShape(group=4, num_kv_heads=8, head_dim=128, limits=H200)
 
 
+def only_launch(shape: AttentionShape, lengths: tuple[int, ...], context: int) -> AttentionLaunch:
+    """Of rows that all have ``context``."""
+    (launch,) = plan_attention(shape, lengths, (context,) * len(lengths), sum(lengths))
+    return launch
+
+
 def test_decodes_are_one_launch_of_one_tile_a_row() -> None:
-    (launch,) = plan_attention(LLAMA_8B, (1,) * 64, (1000,) * 64, 64)
-    assert (launch.num_tiles, launch.tiles_per_row) == (64, 1)
-    assert launch.min_query == 1
+    plan = only_launch(LLAMA_8B, (1,) * 64, 1000)
+    assert (plan.short.num_tiles, plan.short.tiles_per_row, plan.short.max_query) == (64, 1, 1)
+    assert plan.long is NO_LONG_QUERIES
 
 
-def test_a_decode_beside_a_prompt_chunk_has_its_own_launch() -> None:
-    short, long = plan_attention(LLAMA_8B, (1, 512, 1), (900, 512, 30), 514)
-    assert (short.min_query, short.max_query) == (1, 1)
-    assert (long.min_query, long.max_query) == (2, 512)
-    assert short.tile.block_m < long.tile.block_m
+def test_a_decode_beside_a_prompt_chunk_has_a_smaller_tile() -> None:
+    plan = only_launch(LLAMA_8B, (1, 512, 1), 900)
+    assert plan.short.max_query == 1
+    assert plan.short.tile.block_m < plan.long.tile.block_m
+    assert plan.tile == plan.long.tile
+
+
+def test_a_chunk_alone_has_no_short_queries() -> None:
+    assert only_launch(LLAMA_8B, (512, 0), 900).short is NO_SHORT_QUERIES
 
 
 def test_no_rows_and_empty_rows_need_no_launch() -> None:
@@ -38,7 +51,7 @@ def test_no_rows_and_empty_rows_need_no_launch() -> None:
 
 def test_search_tiles_cover_every_division_of_tokens_into_rows() -> None:
     for lengths in [(33, 33, 33), (1000,), (40, 1, 1, 64, 65)]:
-        (*_, launch) = plan_attention(LLAMA_8B, lengths, (2000,) * len(lengths), sum(lengths))
+        launch = only_launch(LLAMA_8B, lengths, 2000).long
         queries = launch.tile.block_m // LLAMA_8B.group
         start, last = 0, 0
         for row, length in enumerate(lengths):
@@ -69,7 +82,8 @@ def test_the_tile_of_keys_depends_on_the_model_alone() -> None:
         for lengths in ((1,), (1,) * 300, (5, 3), (16,) * 16, (40, 1, 5), (2000,), (33, 33)):
             plan = plan_decode(shape, lengths, (2000,) * len(lengths))
             launches = plan_attention(shape, lengths, (2000,) * len(lengths), sum(lengths))
-            tiles = {launch.tile.block_n for launch in launches} | ({plan.tile.block_n} if plan else set())
+            parts = [plan, *(part for launch in launches for part in (launch.short, launch.long))]
+            tiles = {part.tile.block_n for part in parts if part and part.tile.block_n}
             assert tiles == {64}
     for head_dim, wide, tile in ((64, False, 64), (80, False, 64), (256, False, 32), (512, False, 16), (128, True, 16)):
         assert dataclasses.replace(LLAMA_8B, head_dim=head_dim, wide=wide).key_tile == tile
@@ -80,9 +94,17 @@ def test_there_is_room_for_every_tile_of_a_shared_history() -> None:
         contexts = tuple(1000 + 77 * row for row in range(len(lengths)))
         plan = plan_decode(LLAMA_8B, lengths, contexts)
         assert plan is None or plan.max_tiles * LLAMA_8B.key_tile >= max(contexts)
-        for launch in plan_attention(LLAMA_8B, lengths, contexts, sum(lengths)):
-            mine = [c for q, c in zip(lengths, contexts, strict=True) if launch.min_query <= q <= launch.max_query]
-            assert launch.num_splits == 1 or launch.max_tiles * LLAMA_8B.key_tile >= max(mine)
+        (ragged,) = plan_attention(LLAMA_8B, lengths, contexts, sum(lengths))
+        short = [c for q, c in zip(lengths, contexts, strict=True) if q <= ragged.short.max_query]
+        assert ragged.short.num_splits == 1 or ragged.short.max_tiles * LLAMA_8B.key_tile >= max(short)
+
+
+def test_a_short_piece_of_a_prompt_shares_out_its_history_like_a_verify() -> None:
+    """Its bound is that of a long one, so that its history, too, must have room beside those of verifies."""
+    (launch,) = plan_attention(LLAMA_8B, (SHORT_QUERY + 1, 4), (3000, 200), 6)
+    assert launch.short.num_splits > 1
+    assert launch.max_short == 4
+    assert launch.short.max_tiles * LLAMA_8B.key_tile >= 3000
 
 
 def test_no_more_splits_than_key_tiles() -> None:
@@ -90,17 +112,22 @@ def test_no_more_splits_than_key_tiles() -> None:
     assert num_splits(LLAMA_8B, 1, 200, 64) == 4
 
 
-def test_beside_prompts_verifies_of_all_lengths_have_one_tile() -> None:
-    tiles = [plan_attention(LLAMA_8B, (1, length, 512), (900,) * 3, 513 + length)[0].tile for length in (1, 2, 5, 17)]
-    assert tiles[0] != tiles[1] == tiles[2] == tiles[3]
+def test_beside_prompts_the_rows_alone_decide_whether_histories_are_shared_out() -> None:
+    """Else a step by operation might need a kernel that no graph has."""
+    for decodes, shared in ((1, True), (7, True), (30, True), (40, False), (200, False)):
+        for context in (1, 64, 600, 4000):
+            lengths = (1,) * decodes + (512,)
+            first, *_ = plan_attention(LLAMA_8B, lengths, (context,) * len(lengths), sum(lengths))
+            assert (first.short.num_splits > 1) == shared
 
 
-def test_beside_prompts_no_history_is_shared_out() -> None:
-    """Else a step might need a kernel that no graph has."""
-    for decodes, context in ((1, 100_000), (7, 600), (200, 100_000)):
-        lengths = (1,) * decodes + (512,)
-        contexts = (context,) * decodes + (512,)
-        assert {launch.num_splits for launch in plan_attention(LLAMA_8B, lengths, contexts, sum(lengths))} == {1}
+def test_beside_prompts_many_decodes_have_a_launch_of_their_own() -> None:
+    """In one with prompts, few of their programs would fit a multiprocessor."""
+    short, long = plan_attention(LLAMA_8B, (1,) * 40 + (512,), (600,) * 41, 552)
+    assert (short.max_short, short.short.num_tiles, short.long) == (1, 41, NO_LONG_QUERIES)
+    assert (long.max_short, long.short) == (1, NO_SHORT_QUERIES)
+    together = only_launch(LLAMA_8B, (1, 5) * 10 + (512,), 600)
+    assert (together.max_short, together.short.max_query, together.long.min_query) == (5, 5, 6)
 
 
 def test_a_decode_s_history_is_split_while_the_device_has_room() -> None:
@@ -124,33 +151,32 @@ def test_few_programs_load_tiles_ahead() -> None:
     """Two on a multiprocessor: more hide each other's waits, and several programs a history have a tile each."""
 
     def stages(shape: AttentionShape, rows: int) -> int:
-        plan, contexts = plan_decode(shape, (1,) * rows, (4000,) * rows), (4000,) * rows
-        return (plan or plan_attention(shape, (1,) * rows, contexts, rows)[0]).tile.num_stages
+        plan = plan_decode(shape, (1,) * rows, (4000,) * rows)
+        return (plan or only_launch(shape, (1,) * rows, 4000)).tile.num_stages
 
     assert [stages(LLAMA_8B, rows) for rows in (1, 4, 8, 16, 17, 25, 32, 34, 64)] == [2, 2, 5, 5, 7, 7, 7, 3, 3]
     small = dataclasses.replace(LLAMA_8B, limits=DeviceLimits.known(86, 132))
     assert [stages(small, rows) for rows in (8, 32)] == [2, 3], "no room for two programs"
     # As long as rows are as many, no context changes the kernel: steps by operation find it compiled.
     for rows in (8, 20, 32):
-        batches = [((1,) * rows, (context,) * rows) for context in (1, 100, 100_000)]
-        plans = [plan_decode(LLAMA_8B, *batch) for batch in batches]
+        contexts = (1, 100, 100_000)
+        plans = [plan_decode(LLAMA_8B, (1,) * rows, (context,) * rows) for context in contexts]
         assert len({plan.tile for plan in plans if plan is not None}) <= 1
-        assert len({plan_attention(LLAMA_8B, *batch, rows)[0].tile for batch in batches}) == 1
+        assert len({only_launch(LLAMA_8B, (1,) * rows, context).tile for context in contexts}) == 1
 
 
 def test_two_programs_share_a_history_where_one_is_no_faster() -> None:
     """One that loads ahead is, with wide heads, if there is shared memory for what it loads."""
 
     def splits(shape: AttentionShape, rows: int) -> int:
-        return plan_attention(shape, (1,) * rows, (4000,) * rows, rows)[0].num_splits
+        return only_launch(shape, (1,) * rows, 4000).short.num_splits
 
     assert [splits(LLAMA_8B, rows) for rows in (17, 24, 25)] == [1, 1, 1]
     narrow = dataclasses.replace(LLAMA_8B, head_dim=64)
     assert [splits(narrow, rows) for rows in (34, 49, 50)] == [2, 2, 1]
     small = dataclasses.replace(LLAMA_8B, limits=DeviceLimits.known(86, 132))
     assert [splits(small, rows) for rows in (17, 24, 25)] == [2, 2, 1]
-    verifies = plan_attention(LLAMA_8B, (5,) * 20, (4000,) * 20, 100)
-    assert verifies[0].num_splits == 2
+    assert only_launch(LLAMA_8B, (5,) * 20, 4000).short.num_splits == 2
 
 
 def test_verifies_have_room_for_the_longest() -> None:
@@ -177,8 +203,7 @@ def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
         for rows in (1, 32):
             plan = plan_decode(shape, (longest,) * rows, (500,) * rows)
             assert plan is None or plan.tile.block_m <= 32
-        for launch in plan_attention(shape, (longest, 300), (500, 500), longest + 300):
-            assert launch.tile.block_m <= 32 or launch.reads_own
+        assert only_launch(shape, (longest, 300), 500).short.tile.block_m <= 32
 
 
 def test_other_batches_are_no_decodes() -> None:

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
-from draftline.kernels.triton.attention.plan import AttentionLaunch, Tile
+from draftline.kernels.triton.attention.plan import AttentionLaunch, LongQueries, ShortQueries, Tile
 from draftline.kernels.triton.attention.ragged import attention, run_launch
 from draftline.kernels.triton.device import DeviceLimits
 
@@ -141,6 +141,16 @@ def test_any_row_may_be_the_long_one(device: torch.device, rng: torch.Generator)
         assert_close(out[:tokens], expected(q[:tokens], cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
 
 
+def test_a_short_piece_of_a_prompt_may_have_the_longest_history(device: torch.device, rng: torch.Generator) -> None:
+    """As in a step by operation: the contexts are known, but a piece of a prompt counts as a long one."""
+    query_lens, context_lens = (2, 4, 1), (300, 40, 9)
+    batch, pool = make_batch(query_lens, context_lens, 16, rng, bounds=((33, 4, 1), context_lens))
+    cache = make_cache(batch, pool, 16, 1, 32, rng)
+    q = torch.randn(7, 2, 32, generator=rng, device=device)
+    out = attention(q, batch, LayerCache(*cache), spec_of(0.2), limits=DeviceLimits.known(80, 132))
+    assert_close(out, expected(q, cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
+
+
 def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
     batch, pool = make_batch((3,), (50,), 16, rng)
     cache = make_cache(batch, pool, 16, 1, 32, rng)
@@ -152,11 +162,17 @@ def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
 @pytest.mark.parametrize(
     "launch",
     [
-        AttentionLaunch(Tile(32, 16, 4, 2), 1, 20, 0, 28 // 8 + 3, 1, 1),
-        AttentionLaunch(Tile(16, 32, 4, 2), 1, 20, 5, 15, 1, 1),
-        AttentionLaunch(Tile(64, 16, 4, 2), 1, 20, 2, 6, 4, 5),
+        AttentionLaunch(long=LongQueries(Tile(32, 16, 4, 2), 1, 28 // 8 + 3)),
+        AttentionLaunch(ShortQueries(Tile(16, 32, 4, 2), 20, 5, 15, 1, 1)),
+        AttentionLaunch(ShortQueries(Tile(64, 16, 4, 2), 20, 2, 6, 4, 5)),
+        AttentionLaunch(
+            ShortQueries(Tile(16, 16, 4, 2), 7, 2, 6, 1, 1), LongQueries(Tile(32, 16, 4, 2), 8, 28 // 8 + 3)
+        ),
+        AttentionLaunch(
+            ShortQueries(Tile(16, 16, 4, 2), 1, 1, 3, 3, 3), LongQueries(Tile(32, 16, 4, 2), 2, 28 // 8 + 3)
+        ),
     ],
-    ids=["search", "by-row", "by-row-split"],
+    ids=["search", "by-row", "by-row-split", "both", "both-split"],
 )
 def test_every_mapping_of_programs_to_rows(launch: AttentionLaunch, device: torch.device, rng: torch.Generator) -> None:
     batch, pool = make_batch((1, 20, 7), (33, 75, 7), 16, rng)

@@ -17,7 +17,13 @@ from torch import Tensor
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.decode import decode_attention
-from draftline.kernels.triton.attention.plan import AttentionLaunch, AttentionShape, plan_decode, short_tile
+from draftline.kernels.triton.attention.plan import (
+    AttentionLaunch,
+    AttentionShape,
+    ShortQueries,
+    plan_decode,
+    short_tile,
+)
 from draftline.kernels.triton.attention.ragged import run_launch
 from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.device import DeviceLimits
@@ -54,7 +60,7 @@ def by_plan(num_sms: int) -> Run:
 def shape_of(qkv: Tensor, layer: LayerCache, spec: AttentionSpec) -> AttentionShape:
     kv_heads, head_dim = layer.keys.shape[2:]
     group = qkv.shape[1] // head_dim // kv_heads - 2
-    return AttentionShape.of(group, qkv, layer, DeviceLimits.known(80, 132), qk_norm=spec.norms is not None)
+    return AttentionShape.of(group, qkv, layer, DeviceLimits.known(80, 132))
 
 
 def in_one_launch(num_splits: int) -> Run:
@@ -79,7 +85,7 @@ def by_short_tiles(num_splits: int) -> Run:
         tile = short_tile(shape, longest)
         per_row = -(-longest // (tile.block_m // shape.group))
         tiles = shape.num_tiles(max(batch.context_lens_host))
-        launch = AttentionLaunch(tile, 1, longest, per_row, rows * per_row, num_splits, tiles)
+        launch = AttentionLaunch(ShortQueries(tile, longest, per_row, rows * per_row, num_splits, tiles))
         out = queries.new_empty(queries.shape[0], queries.shape[1] * queries.shape[2])
         run_launch(launch, queries, batch, layer, spec, out)
         return out

@@ -1,0 +1,288 @@
+"""Device functions: one tile of queries attends to all keys that it sees, or to a share of them.
+
+The tile packs query tokens of one sequence with all query heads that share a key/value head (grouped-query attention), so that
+each key is read once for all of them. Short queries are those of decodes and verifies, long ones prompt chunks.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from draftline.kernels.triton.attention.fp8_cache import as_float16
+from draftline.kernels.triton.attention.join import store_tile
+from draftline.kernels.triton.attention.online_softmax import attend_cache, attend_own, cached_tile, divisor, no_keys
+
+
+@triton.jit
+def _load_queries(
+    queries: tl.tensor,
+    row_start: tl.tensor,
+    first: tl.tensor,
+    query_len: tl.tensor,
+    kv_head: tl.tensor,
+    query_stride: tl.tensor,
+    NUM_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """The tile from a row's query token ``first`` on.
+
+    Returns:
+        The queries [M, D], the token of each within its row [M], whether it exists [M], and its index in the [T * H, D]
+        results [M].
+    """
+    packed = tl.arange(0, BLOCK_M)
+    row_query = first + packed // GROUP
+    mask = row_query < query_len
+    if BLOCK_M % GROUP != 0:
+        mask = mask & (packed < BLOCK_M // GROUP * GROUP)
+    token = (row_start + row_query).to(tl.int64)
+    head = kv_head * GROUP + packed % GROUP
+    dim = tl.arange(0, BLOCK_D)[None, :]
+    tensor_mask = mask[:, None]
+    if HEAD_DIM != BLOCK_D:
+        tensor_mask = tensor_mask & (dim < HEAD_DIM)
+    source = token * query_stride + head * HEAD_DIM
+    query = tl.load(queries + source[:, None] + dim, mask=tensor_mask, other=0.0)
+    return query, row_query, mask, token * NUM_HEADS + head
+
+
+@triton.jit
+def _store_result(
+    out: tl.tensor,
+    flat: tl.tensor,
+    mask: tl.tensor,
+    total: tl.tensor,
+    total_sum: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PAIRS: tl.constexpr,
+) -> None:
+    if PAIRS:
+        total = tl.interleave(total[0], total[1])
+    dim = tl.arange(0, BLOCK_D)[None, :]
+    result = total / divisor(total_sum)
+    tl.store(
+        out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=mask[:, None] & (dim < HEAD_DIM)
+    )
+
+
+@triton.jit
+def attend_short(
+    tile_id: tl.tensor,
+    kv_head: tl.tensor,
+    queries: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
+    out: tl.tensor,
+    partial: tl.tensor,
+    stats: tl.tensor,
+    query_starts: tl.tensor,
+    context_lens: tl.tensor,
+    block_tables: tl.tensor,
+    longest_first: tl.tensor,
+    query_stride: tl.tensor,
+    table_stride: tl.tensor,
+    num_rows: tl.tensor,
+    tiles_per_row: tl.tensor,
+    num_splits: tl.tensor,
+    tile_stride: tl.tensor,
+    max_short: tl.tensor,
+    window: tl.tensor,
+    scale: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    ORDERED: tl.constexpr,
+    FLOAT8: tl.constexpr,
+    PAIRS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> None:
+    """A tile of a row with up to ``max_short`` query tokens; with SPLIT, the states of a share of its keys' tiles."""
+    NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
+    QUERIES: tl.constexpr = BLOCK_M // GROUP
+    split = tile_id // (num_rows * tiles_per_row)
+    row = tile_id // tiles_per_row % num_rows
+    if ORDERED:
+        # Where programs queue for the device, the long rows must not be the last.
+        row = tl.load(longest_first + row)
+    row_start = tl.load(query_starts + row)
+    query_len = tl.load(query_starts + row + 1) - row_start
+    # Loaded together with the starts: one wait for all.
+    context_len = tl.load(context_lens + row)
+    first = tile_id % tiles_per_row * QUERIES
+    if (first < query_len) & (query_len <= max_short):
+        query, row_query, mask, flat = _load_queries(
+            queries, row_start, first, query_len, kv_head, query_stride, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_M
+        )
+        power = None
+        if FLOAT8:
+            query, power = as_float16(query)
+        history = context_len - query_len
+        position = history + row_query
+        end = tl.minimum(history + first + QUERIES, context_len)
+        table = block_tables + tl.cast(row, tl.int64) * table_stride
+        if SPLIT:
+            # Tiles are numbered from the first that any query of the row sees.
+            first_tile = 0
+            if WINDOWED:
+                first_tile = tl.maximum(history - window + 1, 0) // BLOCK_N
+            num_tiles = tl.cdiv(context_len, BLOCK_N) - first_tile
+            share = tl.cdiv(num_tiles, num_splits)
+            head = kv_head * GROUP + tl.arange(0, BLOCK_M) % GROUP
+            stored = (row.to(tl.int64) * max_short + row_query) * NUM_HEADS + head
+            for index in range(split * share, tl.minimum(split * share + share, num_tiles)):
+                acc, row_max, row_sum = cached_tile(
+                    first_tile + index, query, power, keys, values, key_scales, value_scales, table, kv_head, position,
+                    end, window, scale,
+                    NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
+                )  # fmt: skip
+                store_tile(partial, stats, stored + index * tile_stride, acc, row_max, row_sum, mask, HEAD_DIM, PAIRS)
+        else:
+            begin_tile = 0
+            if WINDOWED:
+                begin_tile = tl.maximum(history + first - window + 1, 0) // BLOCK_N
+            total, total_max, total_sum = no_keys(BLOCK_M, BLOCK_D, PAIRS)
+            total, total_max, total_sum = attend_cache(
+                query, power, total, total_max, total_sum,
+                keys, values, key_scales, value_scales, table, kv_head, position,
+                begin_tile, tl.cdiv(end, BLOCK_N), end, window, scale,
+                NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
+                WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
+            )  # fmt: skip
+            _store_result(out, flat, mask, total, total_sum, HEAD_DIM, BLOCK_D, PAIRS)
+
+
+@triton.jit
+def attend_long(
+    tile_id: tl.tensor,
+    kv_head: tl.tensor,
+    queries: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
+    own: tl.tensor,
+    out: tl.tensor,
+    query_starts: tl.tensor,
+    context_lens: tl.tensor,
+    block_tables: tl.tensor,
+    query_stride: tl.tensor,
+    table_stride: tl.tensor,
+    num_rows: tl.tensor,
+    num_tiles: tl.tensor,
+    max_short: tl.tensor,
+    window: tl.tensor,
+    scale: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    OWN: tl.constexpr,
+    FLOAT8: tl.constexpr,
+    PAIRS: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> None:
+    """A tile of a row with more than ``max_short`` query tokens. With OWN, the row's own keys come from the activations."""
+    NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
+    QUERIES: tl.constexpr = BLOCK_M // GROUP
+    # Later tiles of a chunk see more keys: starting them first evens out the end of the launch.
+    tile_id = num_tiles - 1 - tile_id
+    # The row's tiles start at query_starts[row] // QUERIES + row, which grows with row: count the starts passed.
+    passed = 0
+    for base in range(0, num_rows, 256):
+        candidate = base + tl.arange(0, 256)
+        start = tl.load(query_starts + candidate, mask=candidate < num_rows, other=0)
+        reached = (start // QUERIES + candidate <= tile_id) & (candidate < num_rows)
+        passed += tl.sum(reached.to(tl.int32), axis=0)
+    row = passed - 1
+    row_start = tl.load(query_starts + row)
+    query_len = tl.load(query_starts + row + 1) - row_start
+    context_len = tl.load(context_lens + row)
+    first = (tile_id - (row_start // QUERIES + row)) * QUERIES
+    if (first < query_len) & (query_len > max_short):
+        query, row_query, mask, flat = _load_queries(
+            queries, row_start, first, query_len, kv_head, query_stride, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_M
+        )
+        power = None
+        if FLOAT8:
+            query, power = as_float16(query)
+        history = context_len - query_len
+        position = history + row_query
+        table = block_tables + tl.cast(row, tl.int64) * table_stride
+        # The keys that any query of the tile sees: [begin, end).
+        first_query = history + first
+        end = tl.minimum(first_query + QUERIES, context_len)
+        begin_tile = 0
+        if WINDOWED:
+            begin_tile = tl.maximum(first_query - window + 1, 0) // BLOCK_N
+        end_tile = tl.cdiv(end, BLOCK_N)
+        total, total_max, total_sum = no_keys(BLOCK_M, BLOCK_D, PAIRS)
+        if OWN:
+            # The history through the block table, and the tile that it shares with the row's first own keys; then own keys.
+            own_tile = tl.minimum(tl.cdiv(history, BLOCK_N), end_tile)
+            if begin_tile < own_tile:
+                whole_end = begin_tile if WINDOWED else history // BLOCK_N
+                if not WINDOWED:
+                    total, total_max, total_sum = attend_cache(
+                        query, power, total, total_max, total_sum,
+                        keys, values, key_scales, value_scales, table, kv_head, position,
+                        0, whole_end, end, window, scale,
+                        NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
+                        WINDOWED, False, PAIRS, SOFT_CAP, PRECISION,
+                    )  # fmt: skip
+                total, total_max, total_sum = attend_cache(
+                    query, power, total, total_max, total_sum,
+                    keys, values, key_scales, value_scales, table, kv_head, position,
+                    whole_end, own_tile, end, window, scale,
+                    NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
+                    WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
+                )  # fmt: skip
+            own_tile = tl.maximum(own_tile, begin_tile)
+            key_column = (NUM_HEADS + kv_head) * HEAD_DIM
+            value_column = key_column + NUM_KV_HEADS * HEAD_DIM
+            # Tiles between these are seen whole by every query, and tiles from the next on reach beyond the row's end.
+            whole_begin = own_tile
+            if WINDOWED:
+                whole_begin = tl.minimum(tl.maximum(tl.cdiv(tl.maximum(end - window, 0), BLOCK_N), own_tile), end_tile)
+            whole_end = tl.minimum(tl.maximum((first_query + 1) // BLOCK_N, whole_begin), end_tile)
+            partial_tile = tl.minimum(tl.maximum(context_len // BLOCK_N, own_tile), end_tile)
+            total, total_max, total_sum = attend_own(
+                query, power, total, total_max, total_sum,
+                own, row_start, key_column, value_column, position, history,
+                own_tile, partial_tile, whole_begin, whole_end, context_len, window, scale,
+                BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
+            )  # fmt: skip
+            if partial_tile < end_tile:
+                total, total_max, total_sum = attend_own(
+                    query, power, total, total_max, total_sum,
+                    own, row_start, key_column, value_column, position, history,
+                    partial_tile, end_tile, whole_begin, whole_end, context_len, window, scale,
+                    BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
+                )  # fmt: skip
+        else:
+            total, total_max, total_sum = attend_cache(
+                query, power, total, total_max, total_sum,
+                keys, values, key_scales, value_scales, table, kv_head, position,
+                begin_tile, end_tile, end, window, scale,
+                NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
+                WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
+            )  # fmt: skip
+        _store_result(out, flat, mask, total, total_sum, HEAD_DIM, BLOCK_D, PAIRS)
