@@ -31,6 +31,7 @@ from draftline.engine.parallel.progress import Progress
 from draftline.engine.parallel.sizes import agree_on_blocks
 from draftline.engine.parallel.target import Target
 from draftline.engine.request.sequence import Plan, Row
+from draftline.engine.runner.capture import GraphRecorder
 from draftline.engine.runner.device import rank_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import Executor, ExecutorParts, Executors
@@ -92,7 +93,8 @@ class Follower:
     ) -> None:
         self._target, self._executors, self._table, self._samples = target, executors, parts.table, samples
         self._shares_drafter, self._group = parts.drafter.keeps_cache, group
-        self._slots = SlotWriter(parts.table, ())
+        recorder = GraphRecorder(target.device) if executors.graphs else None
+        self._slots = SlotWriter(parts.table, (), recorder)
 
     @property
     def memory(self) -> str:

@@ -91,7 +91,7 @@ class GraphInput:
         self._step = 0
         self.tensor = torch.zeros(words, dtype=torch.int64, device=device)
 
-    def upload(self, fill: Callable[[Tensor], None]) -> None:
+    def upload(self, fill: Callable[[Tensor], object]) -> None:
         """Let ``fill`` write a host array, and upload it in the current stream's order."""
         self._step += 1
         stage = self._stages[self._step % _STAGES]

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Seq
 import torch
 
 from draftline.engine.request.sequence import Plan, Row
+from draftline.engine.runner.capture import GraphRecorder
 from draftline.engine.runner.executor import Executors
 from draftline.engine.runner.launched_step import LaunchedStep, read_back
 from draftline.engine.runner.masks import NO_MASKS, ConstraintMasks, StepMasks
@@ -56,10 +57,10 @@ class Runner:
         self._executors = executors
         self._table = table
         self._ops = ops
-        self._slots = SlotWriter(table, eos_ids)
+        self._device = table.tokens.device
+        self._slots = SlotWriter(table, eos_ids, GraphRecorder(self._device) if executors.graphs else None)
         self._masks = masks
         self._drafter = drafter
-        self._device = table.tokens.device
         self._arrivals, self._marks = EventPool(), EventPool(timing=True)
         self.profiler = StepProfiler()
 

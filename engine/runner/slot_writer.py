@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Plan, Row, Sequence
+from draftline.engine.runner.capture import GraphInput, Recorder
 from draftline.engine.runner.transfer import upload
 from draftline.kernels.slots import (
     FLOAT_SCALARS,
@@ -57,46 +59,80 @@ def sampling_features(sampling: SamplingParams) -> SamplingFeatures:
     return features
 
 
+_FEW = 1024
+"""Words that a graph writes at once: a step's blocks, and new sequences of some hundred tokens."""
+
+
+@dataclass(slots=True)
 class _Writes:
-    """Numbers and their places in a slot table's storage, for one transfer."""
+    """The int32 to write to a slot table's storage, and their places in it; no place twice."""
 
-    def __init__(self) -> None:
-        """Nothing to write."""
-        self._places: list[np.ndarray] = []
-        self._values: list[np.ndarray] = []
+    places: list[int] = field(default_factory=list)
+    values: list[int] = field(default_factory=list)
 
-    def add(self, places: np.ndarray, values: np.ndarray) -> None:
-        """Write as many int32 as there are places; no place twice."""
-        self._places.append(places)
-        self._values.append(values)
+    def add(self, places: Iterable[int], values: Iterable[int]) -> None:
+        """Write as many values as there are places."""
+        self.places += places
+        self.values += values
 
-    def add_run(self, start: int, values: np.ndarray) -> None:
-        """Write numbers of 32 bits, or of 64 bits as two, to the places from ``start`` on."""
-        words = values.view(np.int32)
-        self.add(np.arange(start, start + len(words)), words)
+    def add_run(self, start: int, values: Seq[int]) -> None:
+        """Write values to the places from ``start`` on."""
+        self.add(range(start, start + len(values)), values)
 
-    def send(self, storage: Tensor) -> None:
-        """Write all, if there is anything."""
-        count = sum(map(len, self._places))
-        if not count:
-            return
-        message = np.empty(count + (count + 1) // 2, np.int64)
-        np.concatenate(self._places, out=message[:count])
-        np.concatenate(self._values, out=message[count:].view(np.int32)[:count])
-        arrived = upload(message, storage.device)
-        storage.index_copy_(0, arrived[:count], arrived[count:].view(torch.int32)[:count])
+    def fill(self, message: np.ndarray, size: int) -> np.ndarray:
+        """Write ``size`` places and then, as pairs, their values to an int64 array, which is returned.
+
+        The first write fills up the rest.
+        """
+        count = len(self.places)
+        values = message[size:].view(np.int32)
+        message[:count], message[count:size] = self.places, self.places[0]
+        values[:count], values[count:] = self.values, self.values[0]
+        return message
+
+
+def _words(size: int) -> int:
+    """How many int64 such a message takes."""
+    return size + (size + 1) // 2
+
+
+def _write(message: Tensor, size: int, storage: Tensor) -> None:
+    storage.index_copy_(0, message[:size], message[size:].view(torch.int32)[:size])
+
+
+class _GraphWrites:
+    """Few writes at a time, by a graph. Operations would take the host several times as long, in most steps of large batches."""
+
+    def __init__(self, storage: Tensor, recorder: Recorder) -> None:
+        """Capture the graph. It writes a zero to the first place, which has one, since no sequence has entered a slot."""
+        self._inputs = GraphInput(_words(_FEW), storage.device)
+        self._graph, _ = recorder.record(lambda: _write(self._inputs.tensor, _FEW, storage))
+
+    def send(self, writes: _Writes) -> None:
+        """Write up to `_FEW` words."""
+        self._inputs.upload(lambda stage: writes.fill(stage.numpy(), _FEW))
+        self._graph.replay()
 
 
 class SlotWriter:
     """Writes host-side changes into a `SlotTable`, in one transfer a step and without waiting for the device."""
 
-    def __init__(self, table: SlotTable, eos_ids: tuple[int, ...]) -> None:
-        """``eos_ids`` are the model's end-of-sequence ids."""
+    def __init__(self, table: SlotTable, eos_ids: tuple[int, ...], recorder: Recorder | None = None) -> None:
+        """For an empty table.
+
+        Args:
+            table: the table.
+            eos_ids: the model's end-of-sequence ids.
+            recorder: captures a graph that writes; without it, operations do.
+        """
         self._table = table
         self._eos_ids = eos_ids
+        self._graph = None if recorder is None else _GraphWrites(table.words, recorder)
         self._features = [0] * len(table.tokens)  # of each slot, as bits: flags take microseconds to unite
         # Of fields that are padded with -1: how many entries of each slot are not.
         self._filled = {"stop_ids": [0] * len(table.tokens), "bias_ids": [0] * len(table.tokens)}
+        self._starts = {name: _place(getattr(table, name)) for name in _ROWS_OF_SLOTS}
+        self._scalars = _place(table.scalars)
 
     def apply(self, plan: Plan) -> SamplingFeatures:
         """Fill the slots of the plan's admitted rows, and update the block tables.
@@ -108,11 +144,22 @@ class SlotWriter:
         for row in plan.admitted:
             self._fill(row, writes)
         if plan.new_blocks:
-            slots, indices, blocks = np.array(plan.new_blocks, np.int64).T
-            start, width = _place(self._table.block_tables)
-            writes.add(start + slots * width + indices, blocks)
-        writes.send(self._table.words)
+            start, width = self._starts["block_tables"]
+            writes.add(
+                [start + slot * width + index for slot, index, _ in plan.new_blocks],
+                [block for _, _, block in plan.new_blocks],
+            )
+        if writes.places:
+            self._send(writes)
         return self._features_of(plan.rows)
+
+    def _send(self, writes: _Writes) -> None:
+        count, storage = len(writes.places), self._table.words
+        if self._graph is not None and count <= _FEW:
+            self._graph.send(writes)
+        else:
+            message = writes.fill(np.empty(_words(count), np.int64), count)
+            _write(upload(message, storage.device), count, storage)
 
     def _features_of(self, rows: tuple[Row, ...]) -> SamplingFeatures:
         used = SamplingFeatures(reduce(or_, {self._features[row.slot] for row in rows if row.samples}, 0))
@@ -121,7 +168,7 @@ class SlotWriter:
         return used
 
     def _fill(self, row: Row, writes: _Writes) -> None:
-        table, slot, sequence = self._table, row.slot, row.sequence
+        slot, sequence = row.slot, row.sequence
         params = sequence.sampling
         features = sampling_features(params)
         if sequence.constraint is not None:
@@ -136,35 +183,55 @@ class SlotWriter:
             "only_allowed": params.allowed_token_ids is not None,
             "bad_tokens": len(bad_words.tokens),
         }
-        real = np.array([getattr(params, field) for field in FLOAT_SCALARS], np.float32)
-        scalars = np.concatenate((np.array([whole[field] for field in INT_SCALARS], np.int32), real.view(np.int32)))
-        start, width = _place(table.scalars)
-        writes.add(start + slot + width * np.arange(len(scalars)), scalars)
+        start, width = self._scalars
+        scalars = [whole[name] for name in INT_SCALARS]
+        scalars += _bits_of(np.array([getattr(params, name) for name in FLOAT_SCALARS], np.float32))
+        writes.add(range(start + slot, start + slot + width * len(scalars), width), scalars)
 
-        def write(field: Tensor, values: np.ndarray) -> None:
-            start, width = _place(field)
+        def write(name: str, values: Seq[int]) -> None:
+            start, width = self._starts[name]
             writes.add_run(start + slot * width, values)
 
-        write(table.tokens, np.array(sequence.tokens, np.int32))
-        write(table.seed, np.array([signed_seed(sequence.seed)], np.int64))
+        write("tokens", sequence.tokens)
+        write("seed", _bits_of(np.array([signed_seed(sequence.seed)], np.int64)))
         bias = params.logit_bias or {}
         for name, ids in (("stop_ids", stop_ids(sequence, self._eos_ids)), ("bias_ids", tuple(bias))):
             filled = self._filled[name]
-            write(getattr(table, name), _padded(ids, filled[slot]))
+            write(name, (*ids, *[-1] * (filled[slot] - len(ids))))
             filled[slot] = len(ids)
         if bias:
-            write(table.bias_values, np.array(list(bias.values()), np.float32))
+            write("bias_values", _bits_of(np.array(list(bias.values()), np.float32)))
         if params.allowed_token_ids is not None:
-            write(table.allowed, _bits(params.allowed_token_ids, table.allowed.shape[1]))
+            write("allowed", _bit_set(params.allowed_token_ids, self._table.allowed.shape[1]))
         if bad_words.tokens:
-            write(table.word_tokens, np.array(bad_words.tokens, np.int32))
-            write(table.word_prefixes, np.array(bad_words.prefixes, np.int32))
+            write("word_tokens", bad_words.tokens)
+            write("word_prefixes", bad_words.prefixes)
+
+
+_ROWS_OF_SLOTS = (
+    "tokens",
+    "block_tables",
+    "seed",
+    "stop_ids",
+    "bias_ids",
+    "bias_values",
+    "allowed",
+    "word_tokens",
+    "word_prefixes",
+)
+"""The fields of a slot table that have a row for each slot."""
 
 
 def _place(field: Tensor) -> tuple[int, int]:
     """Where a field begins in a slot table's storage, and how far its rows are apart, in int32."""
     words = field.element_size() // 4
     return int(field.storage_offset()) * words, field.stride(0) * words
+
+
+def _bits_of(values: np.ndarray) -> list[int]:
+    """Numbers of 32 bits as int32 with the same bits, or those of 64 bits as two each."""
+    bits: list[int] = values.view(np.int32).tolist()
+    return bits
 
 
 def _bans_stops(row: Row) -> bool:
@@ -189,13 +256,8 @@ class _BadWords:
         )
 
 
-def _bits(ids: Iterable[int], words: int) -> np.ndarray:
+def _bit_set(ids: Iterable[int], words: int) -> list[int]:
     """[words] int32 with the bits of these ids."""
     bits = np.zeros(words * 32, np.uint8)
     bits[list(ids)] = 1
-    return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
-
-
-def _padded(values: tuple[int, ...], width: int) -> np.ndarray:
-    """The values, followed by -1 up to ``width`` of them."""
-    return np.array((*values, *[-1] * (width - len(values))), np.int32)
+    return _bits_of(np.packbits(bits, bitorder="little"))

@@ -11,9 +11,9 @@ import pytest
 import torch
 from drafters import gatherer
 from equality import assert_same
+from host_graphs import HostInput, HostRecorder
 from tiny import CONFIG, Client, alone, draft_model, free_constraints, tiny_core, tiny_model
 from tiny_head import InMemory, eagle3, head_fields, random_weights, tiny_head
-from torch import Tensor
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.runner import graphs
@@ -70,37 +70,6 @@ def test_a_step_in_graphs_has_no_launch_by_operation(kind: str) -> None:
     assert captured.calls["draft"] > captured.calls["catch_up"]
 
 
-class Replayed:
-    """What a graph does, again: its inputs are where they were."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self.replay = work
-
-
-class Recording:
-    """A `Recorder` without a device."""
-
-    def __init__(self) -> None:
-        self.recorded = 0
-
-    def separate(self) -> Recording:
-        return self
-
-    def record(self, work: Callable[[], Any], warm_up: Callable[[], object] | None = None) -> tuple[Replayed, Any]:
-        self.recorded += 1
-        return Replayed(work), None
-
-
-class HostInput:
-    """A `GraphInput` without a device."""
-
-    def __init__(self, words: int, device: torch.device) -> None:
-        self.tensor = torch.zeros(words, dtype=torch.int64)
-
-    def upload(self, fill: Callable[[Tensor], None]) -> None:
-        fill(self.tensor)
-
-
 def executor(monkeypatch: pytest.MonkeyPatch, drafter: Drafter, table: SlotTable, shape: StepShape) -> Any:
     """A graph executor that has only its catching up."""
     monkeypatch.setattr(graphs, "GraphInput", HostInput)
@@ -109,7 +78,7 @@ def executor(monkeypatch: pytest.MonkeyPatch, drafter: Drafter, table: SlotTable
     parts = ExecutorParts(tiny_model(CONFIG), cache, table, ops, drafter, ops.accept, constraints, StepShapes(4, 3, 64))
     made = graphs.GraphExecutor.__new__(graphs.GraphExecutor)
     made._shape, made._parts = shape, parts
-    made._forward_recorder = Recording()  # type: ignore[assignment]
+    made._forward_recorder = HostRecorder()  # type: ignore[assignment]
     made.add_catch_up()
     return made
 
@@ -163,7 +132,7 @@ def test_drafters_with_a_cache_have_graphs_to_catch_up_in(monkeypatch: pytest.Mo
     shapes = StepShapes(64, 3, prompt_tokens=128)
     for drafter, expected in ((NoDrafter(), []), (draft_model(3, noise=0.0), shapes.catch_ups)):
         caught_up.clear()
-        graphs.capture_executors(SimpleNamespace(shapes=shapes, drafter=drafter), Recording())  # type: ignore[arg-type]
+        graphs.capture_executors(SimpleNamespace(shapes=shapes, drafter=drafter), HostRecorder())  # type: ignore[arg-type]
         assert caught_up == expected
     assert shapes.of_chunks([30, 30]) == StepShape.with_prompts(8, 0, 64)
     assert shapes.of_chunks([2] * 9) == StepShape.with_prompts(32, 0, 64)

@@ -4,9 +4,11 @@ import dataclasses
 
 import pytest
 import torch
+from host_graphs import HostInput, HostRecorder
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Plan, Row, Sequence
+from draftline.engine.runner import slot_writer
 from draftline.engine.runner.slot_writer import SlotWriter
 from draftline.kernels.slots import SamplingFeatures, SlotTable
 
@@ -92,3 +94,21 @@ def test_blocks_and_sequences_are_written_together(table: SlotTable) -> None:
     assert (table.block_tables[0, 0], table.block_tables[2, 3], table.block_tables[1, 2]) == (17, 18, 19)
     assert table.block_tables.sum() == 17 + 18 + 19
     assert writer.apply(Plan()) == SamplingFeatures.NONE
+
+
+@pytest.mark.parametrize("prompt", [5, 1500], ids=["few", "many"])
+def test_a_graph_writes_what_operations_would(prompt: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_writer, "GraphInput", HostInput)
+    recorder = HostRecorder()
+    tables = [SlotTable.allocate(3, 2000, 4, torch.device("cpu"), vocab=100) for _ in range(2)]
+    by_graph = SlotWriter(tables[0], EOS, recorder)  # type: ignore[arg-type]
+    by_operations = SlotWriter(tables[1], EOS)
+    assert torch.equal(tables[0].words, tables[1].words)
+    for writer in (by_graph, by_operations):
+        entering = row_of(1, list(range(7, 7 + prompt)), SamplingParams(temperature=0.3, logit_bias={3: 1.5}))
+        writer.apply(Plan(rows=(entering,), admitted=(entering,), new_blocks=((0, 0, 17), (2, 3, 18))))
+        writer.apply(Plan(rows=(entering,), new_blocks=((1, 2, 19),)))
+        writer.apply(Plan(rows=(entering,)))
+    assert torch.equal(tables[0].words, tables[1].words)
+    [graph] = recorder.graphs
+    assert graph.replays == (2 if prompt < slot_writer._FEW else 1), "long prompts are uploaded whole"

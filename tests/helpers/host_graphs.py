@@ -1,0 +1,49 @@
+"""Stand-ins for CUDA graphs: what a graph does is done again on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class HostGraph:
+    """Does its work again: its inputs are where they were."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        self._work()
+
+
+class HostRecorder:
+    """A `Recorder` without a device.
+
+    Attributes:
+        graphs: those that it has recorded.
+    """
+
+    def __init__(self) -> None:
+        self.graphs: list[HostGraph] = []
+
+    def separate(self) -> HostRecorder:
+        return self
+
+    def record(self, work: Callable[[], Any], warm_up: Callable[[], object] | None = None) -> tuple[HostGraph, None]:
+        self.graphs.append(HostGraph(work))
+        return self.graphs[-1], None
+
+
+class HostInput:
+    """A `GraphInput` without a device."""
+
+    def __init__(self, words: int, device: torch.device) -> None:
+        self.tensor = torch.zeros(words, dtype=torch.int64)
+
+    def upload(self, fill: Callable[[Tensor], object]) -> None:
+        fill(self.tensor)
