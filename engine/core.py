@@ -12,14 +12,14 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from draftline.engine.drafting.policy import DraftPolicy
+from draftline.engine.drafting.policy import DraftPolicy, Verified
 from draftline.engine.errors import DeadlineExceededError, DraftlineError, StepFailedError
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.protocol import EngineInfo, Sink
 from draftline.engine.request.backlog import Backlog
 from draftline.engine.request.deadlines import Deadlines
 from draftline.engine.request.request import Request
-from draftline.engine.request.sequence import Plan, Row, Sequence
+from draftline.engine.request.sequence import Plan, Sequence
 from draftline.engine.runner.launched_step import LaunchedStep, StepResults
 from draftline.engine.runner.runner import Runner
 from draftline.engine.scheduling.ordering import ORDERS
@@ -339,12 +339,13 @@ class Core:
         """Stop checks, text and constraints, output by output. Each keeps the tokens up to its end."""
         updates: _Updates = []
         kept_tokens: list[tuple[int, ...]] = []
+        verified: list[Verified] = []
         for row, tokens, logprobs, prompt_logprobs in zip(plan.rows, *results, strict=True):
             if row.sequence.finished:
                 kept_tokens.append(())  # it ended while the step was in flight
                 continue
             if row.drafts:
-                self._learn(row, accepted=len(tokens) - 1)
+                verified.append((row.sequence, row.drafts, len(tokens) - 1))
             output = self._outputs[row.sequence]
             try:
                 kept, of_output = output.advance(row, tokens, logprobs, prompt_logprobs, now, times)
@@ -362,13 +363,13 @@ class Core:
                 continue
             kept_tokens.append(kept)
             updates.append((output, of_output))
+        if verified:
+            for _, drafted, accepted in verified:
+                self._drafts.count(drafted, accepted)
+            self._policy.observe(verified)
         self._generated_tokens += sum(map(len, kept_tokens))
         self._scheduler.commit(plan, kept_tokens)
         return updates
-
-    def _learn(self, row: Row, accepted: int) -> None:
-        self._drafts.count(row.drafts, accepted)
-        self._policy.observe(row.sequence, row.drafts, accepted)
 
     def _fail(self, plan: Plan, error: Exception) -> _Updates:
         """End every request that has a row in the plan."""

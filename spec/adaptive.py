@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -38,6 +39,9 @@ _SURELY_LOST = 1.005
 
 _ROW_MEMORY = 0.95
 """Decay of a row's drafts with each verified one."""
+
+VerifiedRow = tuple[RowAcceptance, int, int]
+"""A row of a step that verified drafts: how many there were, and how many of the first were accepted."""
 
 _ROW_PRIORS = 5.0, 50.0
 """The number of drafts, right as often as those of all rows, that a row begins with: where rows differ, and where not."""
@@ -79,11 +83,16 @@ class _Mean:
     rate: float
     weight: float
 
-    def update(self, value: float, memory: float, count: int = 1) -> None:
-        """Learn ``count`` equal values: the mean of all, until an exponential average with ``memory`` forgets more slowly."""
-        memory = min(memory**count, self.weight / (self.weight + count))
+    def update(self, ones: int, count: int) -> None:
+        """Learn ``count`` values, of which so many are 1 and the others 0.
+
+        It is the mean of all, until an exponential average with `_LONG_MEMORY` forgets more slowly.
+        """
+        if not count:
+            return
+        memory = min(_LONG_MEMORY**count, self.weight / (self.weight + count))
         self.weight += count
-        self.rate = memory * self.rate + (1 - memory) * value
+        self.rate = memory * self.rate + (1 - memory) * ones / count
 
 
 class DraftBudgets:
@@ -96,7 +105,10 @@ class DraftBudgets:
         self._unknown = _KNOWN if prior is None else 0
         self._overall = _Mean(_PRIOR_RATE if prior is None else prior, _PRIOR_WEIGHT)
         self._at = [_Mean(self._overall.rate, 0.0) for _ in range(costs.draft_lens[-1])]
-        self._expected = self._rates()  # of a draft at each position, since the last choice
+        # A row's drafts count the less, the older they are: the factor of those before its last n, and what these count.
+        self._fading = [_ROW_MEMORY**count for count in range(len(self._at) + 1)]
+        self._counting = [0.0, *accumulate(self._fading)]
+        self._expect()
         # How badly drafts were predicted with each of the priors, in nats.
         self._surprise = dict.fromkeys(_ROW_PRIORS, 0.0)
         self._standing: Offers | None = None  # what the last choice follows; None where it was plain decoding
@@ -110,26 +122,34 @@ class DraftBudgets:
         """Whether the last budgets that `choose` returned were a probe, if they were not all 0."""
         return self._standing is None
 
-    def observe(self, row: RowAcceptance, drafted: int, accepted: int) -> None:
-        """Learn from a step that verified ``drafted`` tokens of one row and accepted the first ``accepted``.
-
-        Drafts behind the first rejected one carry no information.
-        """
+    def observe(self, verified: Sequence[VerifiedRow]) -> None:
+        """Learn from a step that verified drafts of some rows. Drafts behind the first rejected one carry no information."""
         if self._unknown > 0:
-            self._expected = self._rates()
-        expected = self._expected[: min(drafted, accepted + 1)]
-        if not expected:
-            return
-        for prior in _ROW_PRIORS:  # the first draft tells enough of how rows differ
-            chance = min(0.99, max(0.01, expected[0] * row.relative(prior * self._overall.rate)))
-            surprise = -math.log(chance if accepted else 1 - chance)
-            self._surprise[prior] = _LONG_MEMORY * self._surprise[prior] + surprise
-        row.observe(accepted, expected, _ROW_MEMORY)
-        count = len(expected)
-        self._overall.update(min(accepted, count) / count, _LONG_MEMORY, count)
-        for index in range(count):
-            self._at[index].update(index < accepted, _LONG_MEMORY)
-        self._unknown -= count
+            self._expect()
+        first, most = self._expected[0] if self._expected else 0.0, len(self._expected)
+        priors = [prior * self._overall.rate for prior in _ROW_PRIORS]
+        likelihoods = [1.0 for _ in priors]
+        # How many rows have so many drafts that tell something, and so many right ones among them.
+        telling, right = [0] * (most + 1), [0] * (most + 1)
+        for row, drafted, accepted in verified:
+            count = min(drafted, accepted + 1, most)
+            if not count:
+                continue
+            hits = min(accepted, count)
+            telling[count] += 1
+            right[hits] += 1
+            for index, prior in enumerate(priors):  # the first draft tells enough of how rows differ
+                chance = min(0.99, max(0.01, first * row.relative(prior)))
+                likelihoods[index] *= chance if hits else 1 - chance
+            fading, counting = self._fading, self._counting
+            row.observe(fading[count - hits] * counting[hits], self._expects[count], counting[count], fading[count])
+        for prior, likelihood in zip(_ROW_PRIORS, likelihoods, strict=True):
+            self._surprise[prior] = _LONG_MEMORY ** sum(telling) * self._surprise[prior] - math.log(likelihood)
+        reached, kept = _reaching(telling), _reaching(right)
+        self._overall.update(sum(kept), sum(reached))
+        for at, rows, right_rows in zip(self._at, reached, kept, strict=True):
+            at.update(right_rows, rows)
+        self._unknown -= sum(reached)
 
     def observe_step(self, rows: int, drafts: int, longest: int, seconds: float) -> None:
         """Learn from the duration of a step in which no row computed a prompt, or had to be caught up with.
@@ -205,8 +225,13 @@ class DraftBudgets:
     def _of_few(self, rows: Sequence[DraftingRow], few: Sequence[int]) -> list[int]:
         return [self._shortest if index in few else 0 for index in range(len(rows))]
 
-    def _rates(self) -> list[float]:
-        return [self._rate(index) for index in range(len(self._at))]
+    def _expect(self) -> None:
+        """Expect drafts to be right at each position as often as all were. That stands until the next choice."""
+        self._expected = [self._rate(index) for index in range(len(self._at))]
+        # Of a row's first n drafts, of which older ones count less.
+        self._expects = [0.0]
+        for rate in self._expected:
+            self._expects.append(_ROW_MEMORY * self._expects[-1] + rate)
 
     def _rate(self, index: int) -> float:
         """The acceptance rate at a position. One that was hardly ever reached has the rate of all positions."""
@@ -218,7 +243,7 @@ class DraftBudgets:
 
     def _arrays(self, rows: Sequence[DraftingRow]) -> DraftingRows:
         prior = min(_ROW_PRIORS, key=self._surprise.__getitem__) * self._overall.rate
-        self._expected = self._rates()
+        self._expect()
         return DraftingRows.of(rows, self._expected, prior)
 
     def _best(self, rows: DraftingRows) -> tuple[Offers, Floats, Ints]:
@@ -243,3 +268,8 @@ class DraftBudgets:
         rates = np.where(alive, prices, 0.0)
         rates[0] = plain
         return offers, rates, np.where(alive[:, None], budgets, 0)
+
+
+def _reaching(counts: Sequence[int]) -> list[int]:
+    """How many rows reach each position, if ``counts[n]`` rows have n."""
+    return [*accumulate(reversed(counts[1:]))][::-1]

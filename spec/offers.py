@@ -41,12 +41,11 @@ class RowAcceptance:
         """Its acceptance rate, as a factor of that of all rows; it begins with ``prior`` drafts that were accepted."""
         return (self.accepted + prior) / (self.expected + prior) if prior else 1.0
 
-    def observe(self, accepted: int, expected: Sequence[float], memory: float) -> None:
-        """Learn from drafts, each accepted with an ``expected`` probability in all rows. The first ``accepted`` were."""
-        for index, probability in enumerate(expected):
-            self.accepted = memory * self.accepted + (index < accepted)
-            self.expected = memory * self.expected + probability
-            self.drafts = memory * self.drafts + 1
+    def observe(self, accepted: float, expected: float, drafts: float, memory: float) -> None:
+        """Learn from more drafts, of which older ones count less too; those until now count ``memory`` times as much."""
+        self.accepted = memory * self.accepted + accepted
+        self.expected = memory * self.expected + expected
+        self.drafts = memory * self.drafts + drafts
 
     def decay(self, memory: float) -> None:
         """Move towards the rate of all rows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 
 from typing_extensions import override
 
@@ -12,6 +13,9 @@ from draftline.engine.request.sequence import Plan, Sequence
 from draftline.spec.adaptive import STEPS_PER_CHOICE, DraftBudgets
 from draftline.spec.drafter import DraftChunk
 from draftline.spec.offers import DraftingRow, RowAcceptance
+
+Verified = tuple[Sequence, int, int]
+"""A sequence of a step that verified drafts: how many it had, and how many of the first were accepted."""
 
 Lacking = Callable[[Sequence], int]
 """How many known tokens of a sequence a drafter has not read."""
@@ -62,8 +66,8 @@ class DraftPolicy:
         """The known tokens that the drafter must see before it drafts for ``plan``."""
         return ()
 
-    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
-        """Learn from a step: the first ``accepted`` of a sequence's ``drafted`` tokens were accepted."""
+    def observe(self, verified: Seq[Verified]) -> None:
+        """Learn from the sequences that had drafts in a step."""
 
     def observe_step(self, plan: Plan, seconds: float) -> None:
         """Learn from the duration of a step in which the drafter had nothing to catch up with."""
@@ -149,9 +153,9 @@ class AdaptiveDrafting(DraftPolicy):
         return self._chosen.get(sequence, 0)
 
     @override
-    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
-        if not sequence.finished:
-            self._budgets.observe(self._acceptance(sequence), drafted, accepted)
+    def observe(self, verified: Seq[Verified]) -> None:
+        rows = [(self._acceptance(one), drafted, right) for one, drafted, right in verified if not one.finished]
+        self._budgets.observe(rows)
 
     @override
     def observe_step(self, plan: Plan, seconds: float) -> None:
@@ -225,8 +229,8 @@ class WrappedPolicy(DraftPolicy):
         return self._policy.catch_up(plan)
 
     @override
-    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
-        self._policy.observe(sequence, drafted, accepted)
+    def observe(self, verified: Seq[Verified]) -> None:
+        self._policy.observe(verified)
 
     @override
     def observe_step(self, plan: Plan, seconds: float) -> None:

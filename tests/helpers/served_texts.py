@@ -194,6 +194,13 @@ def serve(
         found.by_length[longest] += 1
         if not late and len(running) == rows:
             observe_step(rows, drafts, longest, taken)
+        policy.observe(
+            [
+                (slot.sequence, budget, min(budget, slot.text.runs[slot.decided]))
+                for slot, budget in zip(slots, budgets, strict=True)
+                if budget
+            ]
+        )
         for index, (slot, budget) in enumerate(zip(slots, budgets, strict=True)):
             left = len(slot.text.runs) - slot.decided
             accepted = min(budget, slot.text.runs[slot.decided])
@@ -203,8 +210,6 @@ def serve(
             slot.fresh = False
             slot.sequence.tokens += [0] * decided
             found.tokens += decided
-            if budget:
-                policy.observe(slot.sequence, budget, accepted)
             if decided == left:
                 policy.forget(slot.sequence)
                 following = next(queue, None)

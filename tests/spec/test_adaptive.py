@@ -86,7 +86,7 @@ def test_rejected_drafts_turn_speculation_off_except_for_cheap_probes(
         seconds += table.seconds(4, max(drafts))
         plain += table.seconds(4, 0)
         for one, wanted in zip(rows, drafts, strict=True):
-            budgets.observe(one.acceptance, wanted, 0)
+            budgets.observe([(one.acceptance, wanted, 0)])
     assert seconds < 1.015 * plain
 
 
@@ -95,7 +95,7 @@ def test_a_probe_turns_speculation_on_again() -> None:
     one = DraftingRow(RowAcceptance())
     for _ in range(3000):
         [wanted] = budgets.choose([one])
-        budgets.observe(one.acceptance, wanted, wanted)
+        budgets.observe([(one.acceptance, wanted, wanted)])
         if wanted == 4:
             break
     assert wanted == 4
@@ -128,7 +128,7 @@ def test_steps_that_take_longer_than_measured_end_drafting() -> None:
         [wanted] = budgets.choose([one])
         drafting.append(wanted > 0)
         for index in range(min(wanted, 1)):
-            budgets.observe(one.acceptance, 1, (step + index) % 5 < 3)
+            budgets.observe([(one.acceptance, 1, (step + index) % 5 < 3)])
         # A rare disturbance counts for nothing.
         late = 2.8 if wanted else 100.0 if step % 50 == 0 else 1.0
         budgets.observe_step(1, wanted, wanted, table.seconds(1, wanted) * late)

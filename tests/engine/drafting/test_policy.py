@@ -53,7 +53,7 @@ def test_adaptive_drafts_follow_acceptance_and_requests_have_their_own_way() -> 
     assert drafting.draft_len(one) > 0
     assert (drafting.draft_len(off), drafting.draft_len(two)) == (0, 2)
     for _ in range(400):
-        drafting.observe(one, 4, 0)
+        drafting.observe([(one, 4, 0)])
     begin(drafting, [one, off, two])
     assert (drafting.draft_len(one), drafting.draft_len(two)) == (0, 2)
     begin(drafting, [sequence() for _ in range(5)])
