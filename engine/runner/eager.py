@@ -104,18 +104,19 @@ def launch_short_chunks(parts: ExecutorParts) -> None:
     for rows, count, history, longer in product(
         {1, max_rows - 1} - {0}, _BESIDE_LONG, (_HISTORY, max_len), _LONG_CHUNKS
     ):
-        executor.forward((*_chunks(rows, count, history, max_len), *_chunks(1, longer, 0, max_len)))
+        long = min(longer, max_len)
+        executor.forward((*_chunks(rows, count, history, max_len), _chunk(rows, long, long, SamplingParams())))
 
 
 def _chunks(rows: int, count: int, history: int, max_len: int) -> tuple[Row, ...]:
     """Rows that end prompts with ``count`` tokens."""
     known = min(history + count, max_len)
-    return tuple([_chunk(slot, known, min(count, known)) for slot in range(rows)])
+    samplings = [SamplingParams(prompt_logprobs=0 if slot < _ROWS_WITH_LOGPROBS else None) for slot in range(rows)]
+    return tuple([_chunk(slot, known, min(count, known), sampling) for slot, sampling in enumerate(samplings)])
 
 
-def _chunk(slot: int, known: int, count: int) -> Row:
+def _chunk(slot: int, known: int, count: int, sampling: SamplingParams) -> Row:
     """A row that ends a prompt of ``known`` tokens."""
-    sampling = SamplingParams(prompt_logprobs=0 if slot < _ROWS_WITH_LOGPROBS else None)
     sequence = Sequence("warm-up", slot, [], known, sampling, seed=0, max_len=known + 1, order=0.0)
     return Row(sequence, slot, known - count, count, known, 0, 1)
 

@@ -29,6 +29,9 @@ MAX_SPLITS = 64
 _MAX_STORED = 2**28
 """Bytes of tiles' states; a batch that would need more is not split."""
 
+_MAX_STORED_BESIDE_PROMPTS = 2**26
+"""The same in a step with prompts, whose activations take memory at the same time."""
+
 MAX_QUERIES = 16
 """The longest query that one launch can rotate, write and attend with."""
 
@@ -254,9 +257,9 @@ def num_splits(
     return max(1, min(_room(shape, num_tiles, columns_per_sm), shape.num_tiles(max_context), MAX_SPLITS))
 
 
-def _have_room(shape: AttentionShape, num_tokens: int, max_context: int) -> bool:
+def _have_room(shape: AttentionShape, num_tokens: int, max_context: int, most: int = _MAX_STORED) -> bool:
     """Whether the states of so many query tokens fit the memory that they may take."""
-    return num_tokens * shape.state_bytes(max_context) <= _MAX_STORED
+    return num_tokens * shape.state_bytes(max_context) <= most
 
 
 def _room(shape: AttentionShape, num_tiles: int, columns_per_sm: int) -> int:
@@ -315,7 +318,7 @@ def _short_queries(shape: AttentionShape, query_lens: tuple[int, ...], context_l
     few, tokens = _are_few(shape, num_tiles), rows * longest
     splits = num_splits(shape, num_tiles, context, tokens, _RAGGED_COLUMNS_PER_SM)
     if mixed:
-        shared = few and _have_room(shape, tokens, context)
+        shared = few and _have_room(shape, tokens, context, _MAX_STORED_BESIDE_PROMPTS)
         splits = max(splits, min(shape.num_tiles(context), _SHARED_BESIDE_PROMPTS), 2) if shared else 1
     elif (
         longest == 1

@@ -121,6 +121,16 @@ def test_beside_prompts_the_rows_alone_decide_whether_histories_are_shared_out()
             assert (first.short.num_splits > 1) == shared
 
 
+def test_states_beside_prompts_take_little_memory() -> None:
+    """Activations take theirs at the same time, and a graph of so many rows was planned for the longest context."""
+    for decodes in (1, 7, 30):
+        for context in (4096, 32_768, 131_072):
+            lengths = (1,) * decodes + (512,)
+            first, *others = plan_attention(LLAMA_8B, lengths, (context,) * len(lengths), sum(lengths))
+            stored = len(lengths) * LLAMA_8B.state_bytes(context)
+            assert (first.short.num_splits > 1) == (stored <= 64 << 20) == (not others)
+
+
 def test_beside_prompts_many_decodes_have_a_launch_of_their_own() -> None:
     """In one with prompts, few of their programs would fit a multiprocessor."""
     short, long = plan_attention(LLAMA_8B, (1,) * 40 + (512,), (600,) * 41, 552)
