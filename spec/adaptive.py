@@ -128,7 +128,7 @@ class DraftBudgets:
             self._expect()
         first, most = self._expected[0] if self._expected else 0.0, len(self._expected)
         priors = [prior * self._overall.rate for prior in _ROW_PRIORS]
-        likelihoods = [1.0 for _ in priors]
+        surprises = [0.0 for _ in priors]
         # How many rows have so many drafts that tell something, and so many right ones among them.
         telling, right = [0] * (most + 1), [0] * (most + 1)
         for row, drafted, accepted in verified:
@@ -140,11 +140,11 @@ class DraftBudgets:
             right[hits] += 1
             for index, prior in enumerate(priors):  # the first draft tells enough of how rows differ
                 chance = min(0.99, max(0.01, first * row.relative(prior)))
-                likelihoods[index] *= chance if hits else 1 - chance
+                surprises[index] -= math.log(chance if hits else 1 - chance)
             fading, counting = self._fading, self._counting
             row.observe(fading[count - hits] * counting[hits], self._expects[count], counting[count], fading[count])
-        for prior, likelihood in zip(_ROW_PRIORS, likelihoods, strict=True):
-            self._surprise[prior] = _LONG_MEMORY ** sum(telling) * self._surprise[prior] - math.log(likelihood)
+        for prior, surprise in zip(_ROW_PRIORS, surprises, strict=True):
+            self._surprise[prior] = _LONG_MEMORY ** sum(telling) * self._surprise[prior] + surprise
         reached, kept = _reaching(telling), _reaching(right)
         self._overall.update(sum(kept), sum(reached))
         for at, rows, right_rows in zip(self._at, reached, kept, strict=True):

@@ -90,6 +90,15 @@ def test_rejected_drafts_turn_speculation_off_except_for_cheap_probes(
     assert seconds < 1.015 * plain
 
 
+def test_a_step_of_a_thousand_rows_is_learned_from() -> None:
+    budgets = DraftBudgets(CostTable(CHEAP), prior=0.99)
+    rows = [row() for _ in range(1000)]
+    assert max(budgets.choose(rows)) > 0
+    for _ in range(3):
+        budgets.observe([(one.acceptance, 4, 0) for one in rows])
+    assert not any(budgets.choose(rows))
+
+
 def test_a_probe_turns_speculation_on_again() -> None:
     budgets = DraftBudgets(CostTable(CHEAP), prior=0.0)
     one = DraftingRow(RowAcceptance())
