@@ -1,8 +1,7 @@
 """``SymmetricCollectives``: collectives between the GPUs of a host, one launch each, over their peers' memory.
 
 Every rank has an inbox that its peers write to (`inbox.py`). A program sends its block of elements to each peer, then a flag
-behind it, waits for the peers' flags, and computes its block from its inbox. The sums of few rows need no flag (`words.py`). Those of
-many, between four ranks and more, are in two shots: each rank adds one part of a block, and then sends its sums. Bits
+behind it, waits for the peers' flags, and computes its block from its inbox. The sums of few rows need no flag (`words.py`). Bits
 depend neither on timing nor on the number of rows: the partials are added in the order of the ranks.
 
 Program p of every rank works on the same elements, and has cells of its own in each inbox. It counts its exchanges, in memory,
@@ -10,7 +9,8 @@ so that a CUDA graph counts on; a cell's flag holds the count of what is in it. 
 turn: a peer writes an exchange's cell only after it has received all of the exchange before, and so after this rank has read
 what was in the cell. No other synchronisation is needed.
 
-A rank that waits for a minute stops its GPU with an error. Far earlier, the watchdog has ended the process if a peer has died.
+A rank that waits for `_PATIENCE` rounds stops its GPU with an error. Far earlier, the watchdog has ended the process if a peer
+has died.
 """
 
 from __future__ import annotations
@@ -23,31 +23,172 @@ from math import gcd
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroup
 from typing_extensions import override
 
 from draftline.kernels.collectives import Collectives, Join
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.flags import exchange_columns_kernel, one_shot_sum_kernel, two_shot_sum_kernel
-from draftline.kernels.triton.inbox import PROGRAMS, WORDS, cell_bytes, inbox_bytes
+from draftline.kernels.triton.inbox import PROGRAMS, WORDS, cell_bytes, cell_of, flag_of, inbox_bytes
 from draftline.kernels.triton.linear.dense import few_overlap
-from draftline.kernels.triton.overlap import launch_options
+from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.sums import INTERPRETED
 from draftline.kernels.triton.words import MAX_WORDS, WORD_ELEMENT_BYTES, word_spread_kernel, word_sum_kernel
 
 _PROGRAMS_PER_SM = 2
 """Programs of an exchange on a multiprocessor: while one waits, the other sends. All run at once, so none waits for one that cannot start."""
 
-_TWO_SHOTS_RANKS = 4
-"""Ranks from which on two shots send at most half of what one does."""
-
-_TWO_SHOTS = 1 << 20
-"""Elements from which on that pays for waiting twice."""
-
 _SM_REGISTERS = 65536
 
 _THREADS = 512
 """The most threads of a program of which as many fit a multiprocessor."""
+
+_PATIENCE = tl.constexpr(1 << 26)
+"""Rounds of waiting, of about a microsecond each."""
+
+
+@triton.jit
+def _stop() -> None:
+    """Stop the device with an error."""
+    if not INTERPRETED:
+        tl.inline_asm_elementwise(
+            "trap; mov.b32 $0, 0;", "=r,r", [tl.program_id(0)], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
+def _exchange(
+    value: tl.tensor,
+    cols: tl.tensor,
+    mask: tl.tensor,
+    inboxes: tl.tensor,
+    count: tl.tensor,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    dtype: tl.constexpr,
+) -> None:
+    """Send a block to every peer, and wait until theirs are in this rank's inbox."""
+    program = tl.program_id(0)
+    for peer in tl.static_range(SIZE):
+        if peer != RANK:
+            cell = cell_of(tl.load(inboxes + peer), program, RANK, count, SIZE, dtype)
+            tl.store(cell + cols, value, mask=mask)
+    # The flag must not arrive before any thread's elements.
+    tl.debug_barrier()
+    for peer in tl.static_range(SIZE):
+        if peer != RANK:
+            flag = flag_of(tl.load(inboxes + peer), program, RANK, SIZE)
+            tl.atomic_xchg(flag, count, sem="release", scope="sys")
+    own = tl.load(inboxes + RANK)
+    for peer in tl.static_range(SIZE):
+        if peer != RANK:
+            flag = flag_of(own, program, peer, SIZE)
+            rounds = 0
+            # The peer may be one exchange ahead. Counts wrap around, so that their difference decides.
+            behind = count - tl.atomic_add(flag, 0, sem="acquire", scope="sys")
+            while behind > 0:
+                behind = count - tl.atomic_add(flag, 0, sem="acquire", scope="sys")
+                rounds += 1
+                if rounds > _PATIENCE:
+                    _stop()
+    tl.debug_barrier()
+
+
+@triton.jit
+def _received(
+    inbox: tl.tensor,
+    cols: tl.tensor,
+    mask: tl.tensor,
+    sender: tl.constexpr,
+    count: tl.tensor,
+    SIZE: tl.constexpr,
+    dtype: tl.constexpr,
+) -> tl.tensor:
+    """A peer's block. Past the first cache, which does not see what peers write."""
+    cell = cell_of(inbox, tl.program_id(0), sender, count, SIZE, dtype)
+    return tl.load(cell + cols, mask=mask, other=0, cache_modifier=".cg")
+
+
+@triton.jit
+def _exchange_sum_kernel(
+    partial: tl.tensor,
+    bias: tl.tensor,
+    residual: tl.tensor,
+    out: tl.tensor,
+    inboxes: tl.tensor,
+    counts: tl.tensor,
+    num_elements: int,
+    N: int,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BIAS: tl.constexpr,
+    ADD: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    """A block may have many rows, or a part of one."""
+    wait_for_previous(OVERLAP)
+    program = tl.program_id(0)
+    dtype: tl.constexpr = partial.dtype.element_ty
+    count = tl.load(counts + program)
+    own = tl.load(inboxes + RANK)
+    cols = tl.arange(0, BLOCK)
+    for item in range(program, tl.cdiv(num_elements, BLOCK), tl.num_programs(0)):
+        count += 1
+        at = item * BLOCK + cols
+        mask = at < num_elements
+        value = tl.load(partial + at, mask=mask, other=0.0)
+        _exchange(value, cols, mask, inboxes, count, RANK, SIZE, dtype)
+        total = tl.zeros([BLOCK], tl.float32)
+        for rank in tl.static_range(SIZE):
+            part = value if rank == RANK else _received(own, cols, mask, rank, count, SIZE, dtype)
+            total = part.to(tl.float32) if rank == 0 else total + part.to(tl.float32)
+        if BIAS:
+            total += tl.load(bias + at % N, mask=mask, other=0.0).to(tl.float32)
+        if ADD:
+            total = tl.load(residual + at, mask=mask, other=0.0).to(tl.float32) + total
+        tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
+    tl.store(counts + program, count)
+
+
+@triton.jit
+def _exchange_columns_kernel(
+    part: tl.tensor,
+    starts: tl.tensor,
+    out: tl.tensor,
+    inboxes: tl.tensor,
+    counts: tl.tensor,
+    items: int,
+    blocks: int,
+    width: int,
+    out_width: int,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    MULTIPLE: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    """All of ``starts`` are multiples of MULTIPLE, so that a thread can copy several elements at once."""
+    wait_for_previous(OVERLAP)
+    program = tl.program_id(0)
+    dtype: tl.constexpr = part.dtype.element_ty
+    count = tl.load(counts + program)
+    own = tl.load(inboxes + RANK)
+    for item in range(program, items, tl.num_programs(0)):
+        count += 1
+        cols = tl.arange(0, BLOCK)
+        n = item % blocks * BLOCK + cols
+        row = tl.cast(item // blocks, tl.int64)
+        mask = n < width
+        value = tl.load(part + row * width + n, mask=mask, other=0)
+        _exchange(value, cols, mask, inboxes, count, RANK, SIZE, dtype)
+        for rank in tl.static_range(SIZE):
+            start = tl.multiple_of(tl.load(starts + rank), MULTIPLE)
+            theirs = n < tl.multiple_of(tl.load(starts + rank + 1), MULTIPLE) - start
+            got = value if rank == RANK else _received(own, cols, theirs, rank, count, SIZE, dtype)
+            tl.store(out + row * out_width + start + n, got, mask=theirs)
+    tl.store(counts + program, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +233,9 @@ class Exchange:
             word_sum_kernel[(blocks,)](*tensors, words, BLOCK=block, num_warps=block // 32, **options)
             return out
         elements = rows * n
-        kernel, parts = one_shot_sum_kernel, 1
-        if self.size >= _TWO_SHOTS_RANKS and elements >= _TWO_SHOTS:
-            kernel, parts = two_shot_sum_kernel, self.size
-        block = self._block(1, triton.cdiv(elements, parts), partial)
-        programs = min(triton.cdiv(elements, parts * block), self._programs)
-        kernel[(programs,)](*tensors, elements, n, BLOCK=block, **_size_options(block), **options)
+        block = self._block(1, elements, partial)
+        programs = min(triton.cdiv(elements, block), self._programs)
+        _exchange_sum_kernel[(programs,)](*tensors, elements, n, BLOCK=block, **_size_options(block), **options)
         return out
 
     def join(self, part: Tensor, starts: Tensor, widths: Sequence[int]) -> Tensor:
@@ -109,7 +247,7 @@ class Exchange:
         block = self._block(rows, max(widths), part)
         blocks = triton.cdiv(max(widths), block)
         overlap = few_overlap(part, self.limits)
-        exchange_columns_kernel[(min(rows * blocks, self._programs),)](
+        _exchange_columns_kernel[(min(rows * blocks, self._programs),)](
             part,
             starts,
             out,

@@ -1,7 +1,7 @@
 """Few elements from rank to rank: 32 bits of them in a word of 64, beside the count of the exchange that they belong to.
 
 A device writes and reads 64 bits at once. So the reader knows from a word itself that it has arrived, and takes it as soon as it
-has. With a flag behind the elements (`flags.py`) the sender must first wait until all of them have arrived, which is
+has. With a flag behind the elements (`collectives.py`) the sender must first wait until all of them have arrived, which is
 another trip over the link. Words take twice the elements' bytes, so larger messages have a flag.
 
 The counts tell exchanges apart: a word in a cell is an earlier exchange's until it has the count that is waited for.
@@ -163,7 +163,7 @@ def word_sum_kernel(
     ADD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """One block of the N words of a row's sum a program: the arithmetic of `flags.py`, in the order of the ranks."""
+    """One block of the N words of a row's sum a program: the arithmetic of `collectives.py`, in the order of the ranks."""
     program = tl.program_id(0)
     dtype: tl.constexpr = partial.dtype.element_ty
     blocks = tl.cdiv(N, BLOCK)

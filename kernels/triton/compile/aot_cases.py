@@ -283,7 +283,7 @@ def _logprobs(ops: Ops, model: ModelShape, top: int) -> None:
 
 
 def _exchange(_: Ops) -> None:
-    """What ranks exchange, for one row and for a prompt, without overlap."""
+    """What two ranks exchange, for one row and for a prompt, without overlap."""
     limits = DeviceLimits.known(80, _SMS[80])
     exchange = Exchange(_empty(2, dtype=torch.int64), _empty(PROGRAMS, dtype=torch.int32), 1, 2, limits)
     bias, starts = _empty(4096), _empty(3, dtype=torch.int32)
@@ -294,9 +294,6 @@ def _exchange(_: Ops) -> None:
         exchange.sum_add(partial, None, None)
         exchange.join(_empty(rows, 64128), starts, [64128, 64128])
     exchange.spread(_empty(5, dtype=torch.int64))
-    # Between four, a prompt's sum is in two shots.
-    four = Exchange(_empty(4, dtype=torch.int64), _empty(PROGRAMS, dtype=torch.int32), 1, 4, limits)
-    four.sum_add(_empty(512, 4096), None, _empty(512, 4096))
 
 
 _NOISE = SamplingFeatures.TEMPERATURE

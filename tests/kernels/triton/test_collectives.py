@@ -16,7 +16,6 @@ from exchanging_rank import Job
 from patience import PATIENCE_S
 from torch import Tensor
 
-from draftline.kernels.triton import collectives
 from draftline.kernels.triton.inbox import inbox_bytes
 from draftline.kernels.triton.words import MAX_WORDS
 
@@ -65,8 +64,6 @@ def _jobs(size: int, dtype: torch.dtype, folder: Path) -> list[Job]:
     # blocks than programs.
     shapes = [(1, 600), (130, 8), (3, 64), (2, 5000), (1, 140001), (1, 600), (3, 601), (1, 600)]
     assert any(rows * columns > MAX_WORDS for rows, columns in shapes)
-    if size >= collectives._TWO_SHOTS_RANKS:  # in two shots: of whole blocks, and with a last one of five elements
-        shapes += [(256, 4096), (1, collectives._TWO_SHOTS + 5), (5, 300_000), (1, 600)]
     whole = [
         (torch.randn(size, *shape, generator=generator) * 10 ** torch.randint(0, 4, (size, 1, 1))).to(dtype)
         for shape in shapes
