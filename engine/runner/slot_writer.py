@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import reduce
 from operator import or_
 
@@ -131,8 +131,7 @@ class SlotWriter:
         self._features = [0] * len(table.tokens)  # of each slot, as bits: flags take microseconds to unite
         # Of fields that are padded with -1: how many entries of each slot are not.
         self._filled = {"stop_ids": [0] * len(table.tokens), "bias_ids": [0] * len(table.tokens)}
-        self._starts = {name: _place(getattr(table, name)) for name in _ROWS_OF_SLOTS}
-        self._scalars = _place(table.scalars)
+        self._places = {one.name: _place(getattr(table, one.name)) for one in fields(table)}
 
     def apply(self, plan: Plan) -> SamplingFeatures:
         """Fill the slots of the plan's admitted rows, and update the block tables.
@@ -144,7 +143,7 @@ class SlotWriter:
         for row in plan.admitted:
             self._fill(row, writes)
         if plan.new_blocks:
-            start, width = self._starts["block_tables"]
+            start, width = self._places["block_tables"]
             writes.add(
                 [start + slot * width + index for slot, index, _ in plan.new_blocks],
                 [block for _, _, block in plan.new_blocks],
@@ -183,13 +182,13 @@ class SlotWriter:
             "only_allowed": params.allowed_token_ids is not None,
             "bad_tokens": len(bad_words.tokens),
         }
-        start, width = self._scalars
+        start, width = self._places["scalars"]
         scalars = [whole[name] for name in INT_SCALARS]
         scalars += _bits_of(np.array([getattr(params, name) for name in FLOAT_SCALARS], np.float32))
         writes.add(range(start + slot, start + slot + width * len(scalars), width), scalars)
 
         def write(name: str, values: Seq[int]) -> None:
-            start, width = self._starts[name]
+            start, width = self._places[name]
             writes.add_run(start + slot * width, values)
 
         write("tokens", sequence.tokens)
@@ -206,20 +205,6 @@ class SlotWriter:
         if bad_words.tokens:
             write("word_tokens", bad_words.tokens)
             write("word_prefixes", bad_words.prefixes)
-
-
-_ROWS_OF_SLOTS = (
-    "tokens",
-    "block_tables",
-    "seed",
-    "stop_ids",
-    "bias_ids",
-    "bias_values",
-    "allowed",
-    "word_tokens",
-    "word_prefixes",
-)
-"""The fields of a slot table that have a row for each slot."""
 
 
 def _place(field: Tensor) -> tuple[int, int]:

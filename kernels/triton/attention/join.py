@@ -47,7 +47,7 @@ class TileStates:
     @property
     def tile_stride(self) -> int:
         """States of one tile: R * Q * H."""
-        return self.partial[0].numel() // self.partial.shape[-1] if len(self.partial) else 0
+        return self.stats.stride(0) // self.stats.shape[-1]
 
 
 @triton.jit

@@ -308,7 +308,7 @@ def _short_queries(shape: AttentionShape, query_lens: tuple[int, ...], context_l
     mixed = max(query_lens) > SHORT_QUERY
     longest = max(length for length in query_lens if length <= SHORT_QUERY)
     # Beside prompts there are few kinds of launches, and the graphs of such batches (`engine/runner/shapes.py`) have them all: no
-    # step waits for a compilation. All verifies share one tile, and the number of rows decides whether histories are shared.
+    # step waits for a compilation. All verifies share one tile, and histories are shared if rows are few and their states fit.
     tile = short_tile(shape, SHORT_QUERY if mixed and longest > 1 else longest)
     rows = len(query_lens)
     tiles_per_row = -(-longest // (tile.block_m // shape.group))

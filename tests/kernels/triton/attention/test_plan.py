@@ -112,7 +112,7 @@ def test_no_more_splits_than_key_tiles() -> None:
     assert num_splits(LLAMA_8B, 1, 200, 64) == 4
 
 
-def test_beside_prompts_the_rows_alone_decide_whether_histories_are_shared_out() -> None:
+def test_beside_prompts_the_rows_decide_whether_histories_are_shared_out_whose_states_fit() -> None:
     """Else a step by operation might need a kernel that no graph has."""
     for decodes, shared in ((1, True), (7, True), (30, True), (40, False), (200, False)):
         for context in (1, 64, 600, 4000):
