@@ -43,7 +43,7 @@ from draftline.engine.core import Core
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.request import RequestBuilder
-from draftline.engine.runner.transfer import Readback
+from draftline.engine.runner.transfer import Arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ def read_kernels(trace: Path) -> list[Kernel]:
 @contextmanager
 def waits_counted() -> Iterator[Waits]:
     """Measure how long the host waits for results within the block."""
-    waits, wait = Waits(), Readback.wait
+    waits, wait = Waits(), Arrival.wait
 
-    def timed(self: Readback) -> None:
+    def timed(self: Arrival) -> None:
         start = time.perf_counter()
         wait(self)
         waits.total += time.perf_counter() - start
 
-    with mock.patch.object(Readback, "wait", timed):
+    with mock.patch.object(Arrival, "wait", timed):
         yield waits
 
 

@@ -129,7 +129,7 @@ class NoDevice(Executor):
         self._draft_inputs = np.zeros(draft_words(max_rows), np.int64)
         draw = torch.Generator().manual_seed(0)
         self._tokens = torch.randint(vocab_size, (max_rows * (max_drafts + 1),), generator=draw)
-        self._accepted = torch.ones(max_rows, dtype=torch.int32)
+        self._accepted = torch.ones(max_rows, dtype=torch.int64)
         self._turns = cycle(_ACCEPTED)
         nothing = torch.empty(0, dtype=torch.int64)
         self._no_logits = ForwardResult(torch.empty(0, vocab_size), nothing, nothing)
@@ -152,10 +152,13 @@ class NoDevice(Executor):
         samples = [row.samples for row in rows]
         if any(row.drafts for row in rows):
             kept = [min(row.samples, 1 + accepted) for row, accepted in zip(rows, self._turns, strict=False)]
-            return SampleResult(self._tokens[: sum(samples)], torch.tensor(kept, dtype=torch.int32))
+            return self._of(samples, torch.tensor(kept))
         decodes = sum(samples) == len(rows)
-        accepted = self._accepted[: len(rows)] if decodes else torch.tensor(samples, dtype=torch.int32)
-        return SampleResult(self._tokens[: sum(samples)], accepted)
+        return self._of(samples, self._accepted[: len(rows)] if decodes else torch.tensor(samples))
+
+    def _of(self, samples: Sequence[int], kept: torch.Tensor) -> SampleResult:
+        tokens = self._tokens[: sum(samples)]
+        return SampleResult(tokens, tokens, kept)
 
 
 def hostbound_core(

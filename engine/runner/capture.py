@@ -1,4 +1,7 @@
-"""``GraphRecorder``: captures CUDA graphs that share memory. `Rehearsal`: the same calls, without graphs."""
+"""``GraphRecorder``: captures CUDA graphs that share memory. `Rehearsal`: the same calls, without graphs.
+
+`InputGraph` and `ResultStages`: how inputs reach a graph, and results the host, without a copy that the host launches.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from draftline.kernels.triton.pinned import deliver, receive
+
 _T = TypeVar("_T")
 
 _STAGES = 4
-"""Host copies of a graph's inputs, used in turn. At most two steps are in flight, so a copy's upload has long run when the
-copy is written again."""
+"""Copies in pinned memory of a graph's inputs, or of results, used in turn. At most two steps are in flight on any rank, so
+a copy has long been read when it is written again."""
 
 
 class Recorder(Protocol):
@@ -82,21 +88,68 @@ class GraphRecorder(Recorder):
         return graph, result
 
 
-class GraphInput:
-    """A tensor that graphs read, and the pinned host arrays that it is uploaded from."""
+class InputGraph:
+    """A graph that begins by taking its inputs from pinned memory: to launch it is one call of the driver, with new inputs.
+
+    Attributes:
+        tensor: the inputs, [words] int64, as the graph's work reads them. All zero until the first launch.
+    """
 
     def __init__(self, words: int, device: torch.device) -> None:
-        """``words`` int64, all zero."""
-        self._stages = tuple(torch.zeros(words, dtype=torch.int64, pin_memory=True) for _ in range(_STAGES))
-        self._step = 0
+        """Without a graph yet."""
+        self._stages, self._turn = _stages(words), torch.zeros(1, dtype=torch.int32, device=device)
+        self._arrays = [stage.numpy() for stage in self._stages]
+        self._launches = 0
         self.tensor = torch.zeros(words, dtype=torch.int64, device=device)
 
-    def upload(self, fill: Callable[[Tensor], object]) -> None:
-        """Let ``fill`` write a host array, and upload it in the current stream's order."""
-        self._step += 1
-        stage = self._stages[self._step % _STAGES]
-        fill(stage)
-        self.tensor.copy_(stage, non_blocking=True)
+    def record(self, recorder: Recorder, work: Callable[[], _T]) -> _T:
+        """Capture the graph, whose work reads `tensor`."""
+
+        def receive_and_work() -> _T:
+            receive(self._stages, self._turn, self.tensor)
+            return work()
+
+        self._graph, result = recorder.record(receive_and_work)
+        self._turn.zero_()  # the warm-up has taken one
+        return result
+
+    def launch(self, fill: Callable[[np.ndarray], object]) -> None:
+        """Let ``fill`` write the inputs, and launch the graph with them."""
+        fill(self._arrays[self._launches % _STAGES])
+        self._graph.replay()
+        self._launches += 1
+
+
+class ResultStages:
+    """Pinned memory to which graphs copy a step's tokens, in turns. All graphs that sample share it."""
+
+    def __init__(self, samples: int, rows: int, device: torch.device) -> None:
+        """For steps of so many samples and rows at most."""
+        self._samples = samples
+        self._stages, self._turn = _stages(samples + rows), torch.zeros(1, dtype=torch.int32, device=device)
+        self._parts = [(stage[:samples], stage[samples:]) for stage in self._stages]
+        self._taken = 0
+
+    def deliver(self, tokens: Tensor, accepted: Tensor) -> None:
+        """Copy a step's samples, and how many of them each row keeps. A part of a graph."""
+        deliver(tokens, accepted, self._stages, self._turn, self._samples)
+
+    def settle(self) -> None:
+        """Begin with the turn that the host is at, after a capture: its warm-up has taken one."""
+        self._turn.fill_(self._taken % _STAGES)
+
+    def take(self, samples: int, rows: int) -> tuple[Tensor, Tensor]:
+        """What the graph that was launched last copies: [samples] and [rows] int64, there once it has run.
+
+        They are valid until as many steps as there are stages have been launched.
+        """
+        tokens, accepted = self._parts[self._taken % _STAGES]
+        self._taken += 1
+        return tokens[:samples], accepted[:rows]
+
+
+def _stages(words: int) -> Tensor:
+    return torch.zeros((_STAGES, words), dtype=torch.int64, pin_memory=True)
 
 
 @dataclass(frozen=True, slots=True)

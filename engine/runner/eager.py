@@ -13,7 +13,7 @@ from typing_extensions import override
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
-from draftline.engine.runner.transfer import upload
+from draftline.engine.runner.transfer import to_host, upload
 from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SampleRows, SamplingFeatures
 from draftline.spec.drafter import DraftChunk, DraftRows
@@ -76,19 +76,16 @@ class EagerExecutor(Executor):
         logits, slots, positions = result.logits, result.slots, result.positions
         starts = np.fromiter(accumulate((row.samples for row in rows), initial=0), np.int32)
         if not starts[-1]:  # chunks of prompts only: no token is decided
-            return SampleResult(
-                torch.empty(0, dtype=torch.int64, device=self._device),
-                torch.zeros(len(rows), dtype=torch.int32, device=self._device),
-            )
+            nothing = torch.empty(0, dtype=torch.int64)
+            return SampleResult(nothing.to(self._device), nothing, torch.zeros(len(rows), dtype=torch.int32))
         # Log-probabilities of a prompt need logits that decide no token: leave those out.
         if starts[-1] < len(logits):
             deciding = _deciding_logits(rows, self._device)
             logits, slots, positions = logits[deciding], slots[deciding], positions[deciding]
         sample_rows = SampleRows(slots, positions, features, masks=None)
         max_samples = max(row.samples for row in rows)
-        return SampleResult(
-            *self._parts.sample_and_accept(logits, sample_rows, upload(starts, self._device), max_samples)
-        )
+        tokens, accepted = self._parts.sample_and_accept(logits, sample_rows, upload(starts, self._device), max_samples)
+        return SampleResult(tokens, to_host(tokens), to_host(accepted))
 
 
 def launch_short_chunks(parts: ExecutorParts) -> None:

@@ -100,15 +100,17 @@ class ForwardResult(NamedTuple):
 
 
 class SampleResult(NamedTuple):
-    """The tokens of a step. Valid until the next one.
+    """The tokens of a step.
 
     Attributes:
-        tokens: [S] int64, sampled at each sampled position, in the rows' order.
-        accepted: [R] int32, how many of its tokens each row keeps.
+        tokens: [S] int64, sampled at each sampled position, in the rows' order. Valid until the next step.
+        arriving: the same on the host, once the step has run. Valid until the step after the next is launched.
+        arriving_counts: [R] integers, likewise: how many of its tokens each row keeps.
     """
 
     tokens: Tensor
-    accepted: Tensor
+    arriving: Tensor
+    arriving_counts: Tensor
 
 
 class Executor(Protocol):

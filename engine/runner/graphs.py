@@ -6,7 +6,7 @@ rows without a query token, for which no kernel writes to the cache or the slot 
 
 A shape has up to four kinds of graph: the drafter's catching up; the round of drafts; gather and forward; sampling and
 acceptance, one for each set of sampling features that comes up. The runner launches other work between them, such as a mask's upload. The logits of
-all shapes share one piece of memory.
+all shapes share one piece of memory. A graph takes its inputs from pinned memory, and copies a step's tokens there (`capture.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from draftline.engine.request.sequence import Row
-from draftline.engine.runner.capture import GraphInput, Recorder, unowned
+from draftline.engine.runner.capture import InputGraph, Recorder, ResultStages, unowned
 from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
 from draftline.engine.runner.shapes import StepShape
 from draftline.kernels.batch import Batch
@@ -54,7 +54,9 @@ FURTHER_LOGPROBS = (0, 1, 5)
 class GraphExecutor(Executor):
     """The graphs of one shape. It runs the rows of any step that the shape holds."""
 
-    def __init__(self, shape: StepShape, parts: ExecutorParts, forward: Recorder, sampling: Recorder) -> None:
+    def __init__(
+        self, shape: StepShape, parts: ExecutorParts, forward: Recorder, sampling: Recorder, results: ResultStages
+    ) -> None:
         """Capture gather and forward; `add_sampling` and `add_drafts` capture the rest.
 
         Args:
@@ -62,13 +64,15 @@ class GraphExecutor(Executor):
             parts: what they run on, a CUDA device.
             forward: captures drafts and forward passes.
             sampling: captures sampling. Its graphs must not take the memory of the logits, which nothing owns.
+            results: where they copy a step's tokens.
         """
         self._shape = shape
         self._parts = parts
         self._forward_recorder = forward
         self._sampling_recorder = sampling
-        self._inputs = GraphInput(forward_words(shape.rows), parts.table.tokens.device)
-        slots, plan = _slots_and_plan(self._inputs, shape.rows)
+        self._results = results
+        self._forward = InputGraph(forward_words(shape.rows), parts.table.tokens.device)
+        slots, plan = _slots_and_plan(self._forward.tensor, shape.rows)
         self._starts = plan[shape.rows + 1 : 2 * shape.rows + 2]
 
         def gather_and_forward() -> ForwardResult:
@@ -76,45 +80,48 @@ class GraphExecutor(Executor):
             logits = parts.forward(inputs.batch)
             return ForwardResult(logits, inputs.slots, inputs.positions)
 
-        self._forward, result = forward.record(gather_and_forward)
+        result = self._forward.record(forward, gather_and_forward)
         self._result = ForwardResult(unowned(result.logits), result.slots, result.positions)
-        self._sampling: dict[SamplingFeatures, tuple[torch.cuda.CUDAGraph, SampleResult]] = {}
-        self._draft: tuple[GraphInput, torch.cuda.CUDAGraph] | None = None
-        self._catch_up: tuple[GraphInput, torch.cuda.CUDAGraph] | None = None
+        self._sampling: dict[SamplingFeatures, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._draft: InputGraph | None = None
+        self._catch_up: InputGraph | None = None
 
     def add_catch_up(self) -> None:
         """Capture the drafter's catching up, whose inputs are those of a forward pass that wants no logits."""
         parts, rows = self._parts, self._shape.rows
-        inputs = GraphInput(forward_words(rows), parts.table.tokens.device)
-        slots, plan = _slots_and_plan(inputs, rows)
+        graph = InputGraph(forward_words(rows), parts.table.tokens.device)
+        slots, plan = _slots_and_plan(graph.tensor, rows)
 
         def gather(shift: int) -> Batch:
             moved = torch.cat((plan[:-rows], plan[-rows:] + shift)) if shift else plan
             return gather_planned(parts.table, slots, moved, self._bounds(0), parts.block_size).batch
 
-        graph, _ = self._forward_recorder.record(lambda: parts.drafter.catch_up(gather))
-        self._catch_up = inputs, graph
+        graph.record(self._forward_recorder, lambda: parts.drafter.catch_up(gather))
+        self._catch_up = graph
 
     def add_drafts(self) -> None:
         """Capture the round of drafts."""
         size, table = self._shape.rows, self._parts.table
-        inputs = GraphInput(draft_words(size), table.tokens.device)
-        slots, drafts = inputs.tensor[:size], inputs.tensor[size:].view(torch.int32)[:size]
+        graph = InputGraph(draft_words(size), table.tokens.device)
+        slots, drafts = graph.tensor[:size], graph.tensor[size:].view(torch.int32)[:size]
         rows = DraftRows(slots, drafts, self._shape.drafts)
-        graph, _ = self._forward_recorder.record(lambda: self._parts.drafter.propose(rows, table))
-        self._draft = inputs, graph
+        graph.record(self._forward_recorder, lambda: self._parts.drafter.propose(rows, table))
+        self._draft = graph
 
-    def add_sampling(self, features: SamplingFeatures) -> tuple[torch.cuda.CUDAGraph, SampleResult]:
+    def add_sampling(self, features: SamplingFeatures) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """Capture sampling and acceptance with these features."""
         rows = SampleRows(self._result.slots, self._result.positions, features, masks=None)
 
-        def sample(starts: Tensor) -> SampleResult:
+        def sample(starts: Tensor) -> Tensor:
             max_samples = self._shape.drafts + 1
-            return SampleResult(*self._parts.sample_and_accept(self._result.logits, rows, starts, max_samples))
+            tokens, accepted = self._parts.sample_and_accept(self._result.logits, rows, starts, max_samples)
+            self._results.deliver(tokens, accepted)
+            return tokens
 
         # A step may be waiting for this graph. Accepting its drafts twice would accept too many: warm up without samples.
         none = torch.zeros_like(self._starts)
         captured = self._sampling_recorder.record(lambda: sample(self._starts), warm_up=lambda: sample(none))
+        self._results.settle()
         self._sampling[features] = captured
         return captured
 
@@ -128,30 +135,26 @@ class GraphExecutor(Executor):
     @override
     def catch_up(self, chunks: Seq[DraftChunk]) -> None:
         assert self._catch_up is not None, "catching up is not captured"
-        inputs, graph = self._catch_up
-        inputs.upload(lambda stage: fill_chunks(stage.numpy(), self._shape.rows, chunks))
-        graph.replay()
+        self._catch_up.launch(lambda inputs: fill_chunks(inputs, self._shape.rows, chunks))
 
     @override
     def draft(self, rows: tuple[Row, ...]) -> None:
         assert self._draft is not None, "the round of drafts is not captured"
-        inputs, graph = self._draft
-        inputs.upload(lambda stage: fill_drafts(stage.numpy(), self._shape.rows, rows))
-        graph.replay()
+        self._draft.launch(lambda inputs: fill_drafts(inputs, self._shape.rows, rows))
 
     @override
     def forward(self, rows: tuple[Row, ...]) -> ForwardResult:
-        self._inputs.upload(lambda stage: fill_forward(stage.numpy(), self._shape.rows, rows))
-        self._forward.replay()
+        self._forward.launch(lambda inputs: fill_forward(inputs, self._shape.rows, rows))
         samples = sum([row.samples for row in rows])
         result = self._result
         return ForwardResult(result.logits[:samples], result.slots, result.positions)
 
     @override
     def sample(self, rows: tuple[Row, ...], result: ForwardResult, features: SamplingFeatures) -> SampleResult:
-        graph, samples = self._sampling.get(features) or self.add_sampling(features)
+        graph, tokens = self._sampling.get(features) or self.add_sampling(features)
         graph.replay()
-        return SampleResult(samples.tokens[: len(result.logits)], samples.accepted[: len(rows)])
+        samples = len(result.logits)
+        return SampleResult(tokens[:samples], *self._results.take(samples, len(rows)))
 
     def _bounds(self, logits: int) -> GatherBounds:
         shape, max_len = self._shape, self._parts.table.tokens.shape[1]
@@ -169,7 +172,8 @@ def capture_executors(parts: ExecutorParts, recorder: Recorder) -> dict[StepShap
     sampling = recorder.separate()
     # The largest first: the others' tensors fit into the memory that it leaves behind.
     shapes = sorted(parts.shapes.all, key=lambda shape: (-shape.samples, -shape.tokens))
-    executors = {shape: GraphExecutor(shape, parts, recorder, sampling) for shape in shapes}
+    results = _result_stages(parts)
+    executors = {shape: GraphExecutor(shape, parts, recorder, sampling, results) for shape in shapes}
     for executor in executors.values():
         for features in COMMON_FEATURES:
             executor.add_sampling(features)
@@ -188,16 +192,22 @@ def launch_further_sampling(parts: ExecutorParts, recorder: Recorder) -> None:
     """Launch the sampling that no graph has in advance, in steps of one row and of the most rows."""
     shapes = sorted(parts.shapes.decodes, key=lambda shape: shape.samples)
     for shape in (shapes[0], shapes[-1]):
-        executor = GraphExecutor(shape, parts, recorder, recorder)
+        executor = GraphExecutor(shape, parts, recorder, recorder, _result_stages(parts))
         for features in FURTHER_FEATURES:
             executor.add_sampling(features)
         for top in FURTHER_LOGPROBS:
             executor.launch_logprobs(top)
 
 
-def _slots_and_plan(inputs: GraphInput, rows: int) -> tuple[Tensor, Tensor]:
+def _result_stages(parts: ExecutorParts) -> ResultStages:
+    samples = max(shape.samples for shape in parts.shapes.all)
+    rows = max(shape.rows for shape in parts.shapes.all)
+    return ResultStages(samples, rows, parts.table.tokens.device)
+
+
+def _slots_and_plan(inputs: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """What `fill_forward` writes."""
-    return inputs.tensor[:rows], inputs.tensor[rows:].view(torch.int32)[: 3 * rows + 2]
+    return inputs[:rows], inputs[rows:].view(torch.int32)[: 3 * rows + 2]
 
 
 # The host writes the inputs of graphs as arithmetic on arrays: no tensor, no object a row.

@@ -14,7 +14,7 @@ from draftline.engine.outputs import PositionLogprobs, TokenLogprob
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.executor import ForwardResult, SampleResult
 from draftline.engine.runner.timing import NO_TIMER, EventPool, Timer
-from draftline.engine.runner.transfer import Readback, upload
+from draftline.engine.runner.transfer import Arrival, to_host, upload
 from draftline.kernels.ops import Ops
 
 Logprobs = tuple[PositionLogprobs, ...]
@@ -61,25 +61,25 @@ class LaunchedStep:
 
     Attributes:
         rows: the plan's.
-        readback: the transfers that fill the tensors.
         tokens: [S] int64, sampled at each sampled position in row order.
-        accepted: [R] int32, how many of its tokens each row keeps; None where no row drafts: then each keeps all that it sampled.
+        accepted: [R] integers, how many of its tokens each row keeps.
         logprobs: of the sampled positions of the rows that asked for them, if any did.
         prompt_logprobs: of prompt positions, likewise.
+        arrival: tells when all these are there.
         timer: measures the step's parts on the device, where it drafted.
     """
 
     rows: tuple[Row, ...]
-    readback: Readback
     tokens: Tensor
-    accepted: Tensor | None
+    accepted: Tensor
     logprobs: LogprobTensors | None
     prompt_logprobs: LogprobTensors | None
+    arrival: Arrival
     timer: Timer = NO_TIMER
 
     def wait(self) -> None:
         """Wait until the step has arrived."""
-        self.readback.wait()
+        self.arrival.wait()
 
     def results(self) -> StepResults:
         """The results of a step that has arrived."""
@@ -100,7 +100,7 @@ class LaunchedStep:
     def accepted_tokens(self) -> list[tuple[int, ...]]:
         """The tokens that each row keeps of its samples, once the step has arrived."""
         sampled: list[int] = self.tokens.tolist()
-        kept: list[int] = [row.samples for row in self.rows] if self.accepted is None else self.accepted.tolist()
+        kept: list[int] = self.accepted.tolist()
         if len(sampled) == len(kept) == kept.count(1):  # a plain decode
             return [(token,) for token in sampled]
         ends = accumulate(row.samples for row in self.rows)
@@ -113,25 +113,19 @@ class LaunchedStep:
 def read_back(
     rows: tuple[Row, ...], forward: ForwardResult, samples: SampleResult, ops: Ops, timer: Timer, pool: EventPool
 ) -> LaunchedStep:
-    """Begin to copy a step's results to the host, with the log-probabilities that its rows ask for."""
-    readback = Readback(samples.tokens.device, pool)
-    drafting = any(row.drafts for row in rows)
-    step = LaunchedStep(
+    """A step whose results are on their way to the host, with the log-probabilities that its rows ask for."""
+    return LaunchedStep(
         rows=rows,
-        readback=readback,
-        tokens=readback.take(samples.tokens),
-        accepted=readback.take(samples.accepted) if drafting else None,
-        logprobs=_logprobs(rows, forward.logits, samples.tokens, ops, readback),
-        prompt_logprobs=_prompt_logprobs(rows, forward.logits, samples.tokens, ops, readback),
+        tokens=samples.arriving,
+        accepted=samples.arriving_counts,
+        logprobs=_logprobs(rows, forward.logits, samples.tokens, ops),
+        prompt_logprobs=_prompt_logprobs(rows, forward.logits, samples.tokens, ops),
+        arrival=Arrival(samples.tokens.device, pool),  # of all that
         timer=timer,
     )
-    readback.seal()
-    return step
 
 
-def _logprobs(
-    rows: tuple[Row, ...], logits: Tensor, tokens: Tensor, ops: Ops, readback: Readback
-) -> LogprobTensors | None:
+def _logprobs(rows: tuple[Row, ...], logits: Tensor, tokens: Tensor, ops: Ops) -> LogprobTensors | None:
     """Of every token that a row sampled, where it asked for them."""
     wanted = [row.sequence.sampling.logprobs for row in rows]
     if wanted.count(None) == len(wanted):
@@ -147,12 +141,10 @@ def _logprobs(
             logit_indices.extend(range(logits_end - row.samples, logits_end))
             token_indices.extend(range(tokens_end - row.samples, tokens_end))
     of_logits, of_tokens = upload(np.array((logit_indices, token_indices), np.int64), logits.device)
-    return _read_logprobs(logits[of_logits], tokens[of_tokens], top, ops, readback)
+    return _read_logprobs(logits[of_logits], tokens[of_tokens], top, ops)
 
 
-def _prompt_logprobs(
-    rows: tuple[Row, ...], logits: Tensor, tokens: Tensor, ops: Ops, readback: Readback
-) -> LogprobTensors | None:
+def _prompt_logprobs(rows: tuple[Row, ...], logits: Tensor, tokens: Tensor, ops: Ops) -> LogprobTensors | None:
     """Of the prompt tokens after each that the step computes, where the row asked for them."""
     if logits.shape[0] <= tokens.shape[0]:
         return None  # only these would need more logits than there are samples
@@ -166,18 +158,11 @@ def _prompt_logprobs(
             top = max(top, row.sequence.sampling.prompt_logprobs or 0)
         end += row.logits_count
     of_logits, chosen = upload(np.array((logit_indices, next_tokens), np.int64), logits.device)
-    return _read_logprobs(logits[of_logits], chosen, top, ops, readback)
+    return _read_logprobs(logits[of_logits], chosen, top, ops)
 
 
-def _read_logprobs(logits: Tensor, tokens: Tensor, top: int, ops: Ops, readback: Readback) -> LogprobTensors:
-    chosen, ranks, top_ids, top_values = ops.logprobs(logits, tokens, top)
-    return LogprobTensors(
-        readback.take(tokens),
-        readback.take(chosen),
-        readback.take(ranks),
-        readback.take(top_ids),
-        readback.take(top_values),
-    )
+def _read_logprobs(logits: Tensor, tokens: Tensor, top: int, ops: Ops) -> LogprobTensors:
+    return LogprobTensors(to_host(tokens), *map(to_host, ops.logprobs(logits, tokens, top)))
 
 
 def _take(logprobs: Iterator[PositionLogprobs], count: int, top: int | None) -> Logprobs:

@@ -22,7 +22,7 @@ from draftline.engine.request.constraints import OutputConstraint
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.engine.runner.launched_step import LaunchedStep
 from draftline.engine.runner.timing import EventPool
-from draftline.engine.runner.transfer import Readback, send, staging, upload
+from draftline.engine.runner.transfer import Arrival, send, staging, to_host, upload
 from draftline.kernels.constraints import FREE, HOST, ConstraintTable
 from draftline.kernels.slots import SlotTable
 from draftline.structured.automaton.arena import AutomatonArena
@@ -185,7 +185,7 @@ class _ProposedDrafts:
     """Drafts on their way to the host. Each of the ``rows`` has as many tokens here as the row with the most drafts."""
 
     rows: Seq[Row]
-    readback: Readback
+    arrival: Arrival
     tokens: Tensor
 
     @staticmethod
@@ -195,14 +195,12 @@ class _ProposedDrafts:
         max_drafts = max(row.drafts for row in rows)
         indices = [(row.slot, row.known + index) for row in rows for index in range(max_drafts)]
         row_slots, positions = upload(np.array(indices, np.int64).T.copy(), device)
-        readback = Readback(device, EventPool())
-        tokens = readback.take(slots.tokens[row_slots, positions])
-        readback.seal()
-        return _ProposedDrafts(rows, readback, tokens)
+        tokens = to_host(slots.tokens[row_slots, positions])
+        return _ProposedDrafts(rows, Arrival(device, EventPool()), tokens)
 
     def drafts(self) -> Iterator[tuple[Sequence, tuple[int, ...]]]:
         """Each sequence's drafts, once they have arrived."""
-        self.readback.wait()
+        self.arrival.wait()
         for row, tokens in zip(self.rows, self.tokens.view(len(self.rows), -1).tolist(), strict=True):
             yield row.sequence, tuple(tokens[: row.drafts])
 

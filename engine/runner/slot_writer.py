@@ -14,7 +14,7 @@ from torch import Tensor
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Plan, Row, Sequence
-from draftline.engine.runner.capture import GraphInput, Recorder
+from draftline.engine.runner.capture import InputGraph, Recorder
 from draftline.engine.runner.transfer import upload
 from draftline.kernels.slots import (
     FLOAT_SCALARS,
@@ -105,13 +105,12 @@ class _GraphWrites:
 
     def __init__(self, storage: Tensor, recorder: Recorder) -> None:
         """Capture the graph. It writes a zero to the first place, which has one, since no sequence has entered a slot."""
-        self._inputs = GraphInput(_words(_FEW), storage.device)
-        self._graph, _ = recorder.record(lambda: _write(self._inputs.tensor, _FEW, storage))
+        self._graph = InputGraph(_words(_FEW), storage.device)
+        self._graph.record(recorder, lambda: _write(self._graph.tensor, _FEW, storage))
 
     def send(self, writes: _Writes) -> None:
         """Write up to `_FEW` words."""
-        self._inputs.upload(lambda stage: writes.fill(stage.numpy(), _FEW))
-        self._graph.replay()
+        self._graph.launch(lambda inputs: writes.fill(inputs, _FEW))
 
 
 class SlotWriter:

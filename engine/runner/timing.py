@@ -14,17 +14,20 @@ from draftline.engine.stats import StepTimes
 
 
 class EventPool:
-    """CUDA events that are free for reuse, for one thread. To create one costs the host almost as much as to record it."""
+    """CUDA events that are free for reuse, for one thread and its stream. To create one costs the host almost as much as to record it."""
 
     def __init__(self, *, timing: bool = False) -> None:
         """An empty pool. With ``timing``, events measure the time between them."""
         self._timing = timing
         self._unused: list[torch.cuda.Event] = []
+        self._stream: torch.cuda.Stream | None = None
 
     def record(self) -> torch.cuda.Event:
-        """Record an event in the current stream."""
+        """Record an event in the stream that is the thread's at the first call."""
+        if self._stream is None:
+            self._stream = torch.cuda.current_stream()  # to look it up takes as long as to record
         event = self._unused.pop() if self._unused else torch.cuda.Event(enable_timing=self._timing)
-        event.record()
+        event.record(self._stream)
         return event
 
     def give_back(self, events: Iterable[torch.cuda.Event]) -> None:

@@ -28,30 +28,25 @@ def send(staged: Tensor, device: torch.device) -> Tensor:
     return staged.to(device, non_blocking=True)  # see `upload` for when its memory is used again
 
 
-class Readback:
-    """Tensors on their way to the host. `wait` before any of them is read."""
+def to_host(tensor: Tensor) -> Tensor:
+    """A copy of a GPU's tensor on the host, which an `Arrival` after this tells of."""
+    if tensor.device.type != "cuda":
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
+class Arrival:
+    """Tells when all has arrived on the host that was sent there before."""
 
     def __init__(self, device: torch.device, pool: EventPool) -> None:
-        """Nothing to read yet. An event of ``pool`` tells of the arrival."""
-        self._on_gpu = device.type == "cuda"
+        """Of what was sent from ``device``. An event of ``pool`` tells."""
         self._pool = pool
-        self._arrived: torch.cuda.Event | None = None
-
-    def take(self, tensor: Tensor) -> Tensor:
-        """The copy of ``tensor`` on the host, valid after `seal` and `wait`."""
-        if not self._on_gpu:
-            return tensor
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        return host.copy_(tensor, non_blocking=True)
-
-    def seal(self) -> None:
-        """Nothing more will be taken."""
-        if self._on_gpu:
-            self._arrived = self._pool.record()
+        self._event = pool.record() if device.type == "cuda" else None
 
     def wait(self) -> None:
-        """Wait until all that was taken has arrived."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-            self._pool.give_back([self._arrived])
-            self._arrived = None  # another step's, from now on
+        """Wait until then."""
+        if self._event is not None:
+            self._event.synchronize()
+            self._pool.give_back([self._event])
+            self._event = None  # another step's, from now on

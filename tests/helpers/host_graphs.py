@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 
 class HostGraph:
@@ -39,11 +39,15 @@ class HostRecorder:
         return self.graphs[-1], None
 
 
-class HostInput:
-    """A `GraphInput` without a device."""
+class HostInputGraph:
+    """An `InputGraph` without a device."""
 
     def __init__(self, words: int, device: torch.device) -> None:
         self.tensor = torch.zeros(words, dtype=torch.int64)
 
-    def upload(self, fill: Callable[[Tensor], object]) -> None:
-        fill(self.tensor)
+    def record(self, recorder: HostRecorder, work: Callable[[], Any]) -> None:
+        self._graph, _ = recorder.record(work)
+
+    def launch(self, fill: Callable[[np.ndarray], object]) -> None:
+        fill(self.tensor.numpy())
+        self._graph.replay()

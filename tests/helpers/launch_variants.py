@@ -83,8 +83,14 @@ class _Recorder:
         return None, work()
 
 
-def _input(words: int, device: torch.device) -> SimpleNamespace:
-    return SimpleNamespace(tensor=torch.empty(words, dtype=torch.int64, device=META))
+class _InputGraph:
+    """An `InputGraph` that launches what it would record."""
+
+    def __init__(self, words: int, device: torch.device) -> None:
+        self.tensor = torch.empty(words, dtype=torch.int64, device=META)
+
+    def record(self, recorder: _Recorder, work: Callable[[], Any]) -> Any:
+        return recorder.record(work)[1]
 
 
 def _upload(values: np.ndarray, device: torch.device) -> Tensor:
@@ -125,7 +131,9 @@ def steps(
 
 def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int) -> tuple[set[Launch], set[Launch]]:
     """The launches of ``count`` steps by operation, and those of them that a start does not compile."""
-    for name, stand_in in (("GraphInput", _input), ("unowned", lambda tensor: tensor)):
+    results = SimpleNamespace(deliver=lambda tokens, accepted: None, settle=lambda: None)
+    stand_ins = {"InputGraph": _InputGraph, "ResultStages": lambda *_: results, "unowned": lambda tensor: tensor}
+    for name, stand_in in stand_ins.items():
         setattr(graphs, name, stand_in)
     eager.upload = _upload  # type: ignore[attr-defined]
     config = config_from_hf(SHAPES[shape])

@@ -19,6 +19,7 @@ from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inbox import PROGRAMS
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.ops import TritonOps
+from draftline.kernels.triton.pinned import deliver, receive
 
 Case = Callable[[Ops], object]
 
@@ -229,6 +230,12 @@ def _gather(_: Ops) -> None:
     gather(slots, rows, (1, 5, 300, 1), (10, 20, 0, 7), (1, 5, 1, 1), 16)
 
 
+def _pinned(_: Ops) -> None:
+    stages, turn = _empty(4, 700, dtype=torch.int64), _empty(1, dtype=torch.int32)
+    receive(stages, turn, _empty(700, dtype=torch.int64))
+    deliver(_empty(64, dtype=torch.int64), _empty(32, dtype=torch.int32), stages, turn, 640)
+
+
 def _sample(ops: Ops, model: ModelShape, features: SamplingFeatures, masked: bool) -> None:
     slots = SlotTable.allocate(256, 8192, 512, _META, model.vocab)
     rows = _empty(4, dtype=torch.int64)
@@ -348,6 +355,7 @@ CASES: dict[str, Case] = {
     },
     "exchange": _exchange,
     "gather": _gather,
+    "pinned": _pinned,
     **{
         f"sample-{name}": _sample_case(MODELS["llama-8b"], features, masked)
         for name, (features, masked) in FEATURES.items()

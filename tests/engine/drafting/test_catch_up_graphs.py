@@ -11,7 +11,7 @@ import pytest
 import torch
 from drafters import gatherer
 from equality import assert_same
-from host_graphs import HostInput, HostRecorder
+from host_graphs import HostInputGraph, HostRecorder
 from tiny import CONFIG, Client, alone, draft_model, free_constraints, tiny_core, tiny_model
 from tiny_head import InMemory, eagle3, head_fields, random_weights, tiny_head
 
@@ -72,7 +72,7 @@ def test_a_step_in_graphs_has_no_launch_by_operation(kind: str) -> None:
 
 def executor(monkeypatch: pytest.MonkeyPatch, drafter: Drafter, table: SlotTable, shape: StepShape) -> Any:
     """A graph executor that has only its catching up."""
-    monkeypatch.setattr(graphs, "GraphInput", HostInput)
+    monkeypatch.setattr(graphs, "InputGraph", HostInputGraph)
     cache = KVCache.allocate(1, 1, 8, 1, 8, dtype=torch.float32, device=CPU)
     ops, constraints = select_ops(CPU), free_constraints(4)
     parts = ExecutorParts(tiny_model(CONFIG), cache, table, ops, drafter, ops.accept, constraints, StepShapes(4, 3, 64))
@@ -129,6 +129,7 @@ def test_drafters_with_a_cache_have_graphs_to_catch_up_in(monkeypatch: pytest.Mo
 
     caught_up: list[StepShape] = []
     monkeypatch.setattr(graphs, "GraphExecutor", lambda shape, *parts: Captured(shape=shape))
+    monkeypatch.setattr(graphs, "_result_stages", lambda parts: None)
     shapes = StepShapes(64, 3, prompt_tokens=128)
     for drafter, expected in ((NoDrafter(), []), (draft_model(3, noise=0.0), shapes.catch_ups)):
         caught_up.clear()

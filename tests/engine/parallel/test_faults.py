@@ -103,14 +103,14 @@ if "serve" in sys.orig_argv:
     import time
     from pathlib import Path
 
-    from draftline.engine.runner.transfer import Readback
+    from draftline.engine.runner.transfer import Arrival
 
     def wait(self):
         while Path({flag!r}).exists():
             Path({waits!r}).touch()
             time.sleep(1)
 
-    Readback.wait = wait
+    Arrival.wait = wait
 """
 
 

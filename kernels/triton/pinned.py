@@ -1,0 +1,84 @@
+"""A graph's own copies from and to pinned host memory.
+
+A device reads and writes pinned memory itself. So a graph can take its inputs and hand over its results, and the host calls no
+driver for either: it writes the inputs before it launches the graph, and reads the results once the graph has ended. A graph always
+reads the same addresses, while the host writes one launch's inputs before the device has taken those of the last. So there are
+several stages, used in turn. The device counts the turns, as it alone knows which launch it is at.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 1024
+
+
+@triton.jit(do_not_specialize=["words", "turns"])
+def _receive_kernel(
+    stages: tl.tensor, turn: tl.tensor, out: tl.tensor, words: int, turns: int, BLOCK: tl.constexpr
+) -> None:
+    """One program: a message is a few kilobytes, and the turn must not change before all of it is read."""
+    own = tl.load(turn)
+    stage = stages + own.to(tl.int64) * words
+    for base in range(0, words, BLOCK):
+        at = base + tl.arange(0, BLOCK)
+        # The host has written it since an earlier launch read it: take nothing from a cache.
+        tl.store(out + at, tl.load(stage + at, mask=at < words, volatile=True), mask=at < words)
+    tl.debug_barrier()  # all threads have read the turn
+    tl.store(turn, (own + 1) % turns)
+
+
+@triton.jit(do_not_specialize=["samples", "rows", "words", "most_samples", "turns"])
+def _deliver_kernel(
+    tokens: tl.tensor,
+    accepted: tl.tensor,
+    stages: tl.tensor,
+    turn: tl.tensor,
+    samples: int,
+    rows: int,
+    words: int,
+    most_samples: int,
+    turns: int,
+    BLOCK: tl.constexpr,
+) -> None:
+    own = tl.load(turn)
+    stage = stages + own.to(tl.int64) * words
+    for base in range(0, samples, BLOCK):
+        at = base + tl.arange(0, BLOCK)
+        tl.store(stage + at, tl.load(tokens + at, mask=at < samples), mask=at < samples)
+    for base in range(0, rows, BLOCK):
+        at = base + tl.arange(0, BLOCK)
+        count = tl.load(accepted + at, mask=at < rows)
+        tl.store(stage + most_samples + at, count.to(tl.int64), mask=at < rows)
+    tl.debug_barrier()
+    tl.store(turn, (own + 1) % turns)
+
+
+def receive(stages: Tensor, turn: Tensor, out: Tensor) -> None:
+    """Copy the stage whose turn it is to the device, and pass the turn on.
+
+    Args:
+        stages: [N, W] int64, pinned.
+        turn: [1] int32 on the device, below N.
+        out: [W] int64 on the device.
+    """
+    turns, words = stages.shape
+    _receive_kernel[(1,)](stages, turn, out, words, turns, BLOCK=_BLOCK)
+
+
+def deliver(tokens: Tensor, accepted: Tensor, stages: Tensor, turn: Tensor, most_samples: int) -> None:
+    """Copy a step's results to the stage whose turn it is, and pass the turn on.
+
+    Args:
+        tokens: [S] int64, the samples.
+        accepted: [R] int32, how many of its samples each row keeps.
+        stages: [N, W] int64, pinned. A stage has the tokens first, and the rows' counts from ``most_samples`` on.
+        turn: [1] int32 on the device, below N.
+        most_samples: the most samples of any step, at least S.
+    """
+    turns, words = stages.shape
+    _deliver_kernel[(1,)](
+        tokens, accepted, stages, turn, len(tokens), len(accepted), words, most_samples, turns, BLOCK=_BLOCK
+    )

@@ -1,0 +1,85 @@
+"""How a graph takes its inputs from the host and hands over results, with graphs that run on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from host_graphs import HostGraph
+
+from draftline.engine.runner import capture
+from draftline.engine.runner.capture import InputGraph, ResultStages
+
+CPU = torch.device("cpu")
+
+
+class WarmingRecorder:
+    """A `Recorder` that also runs warm-ups, as a device does."""
+
+    def separate(self) -> WarmingRecorder:
+        return self
+
+    def record(self, work: Callable[[], Any], warm_up: Callable[[], object] | None = None) -> tuple[HostGraph, Any]:
+        (warm_up or work)()
+        return HostGraph(work), "captured"
+
+
+@pytest.fixture(autouse=True)
+def unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stages(words: int) -> torch.Tensor:
+        return torch.zeros((capture._STAGES, words), dtype=torch.int64)
+
+    monkeypatch.setattr(capture, "_stages", stages)
+
+
+def test_every_launch_has_its_own_inputs() -> None:
+    graph = InputGraph(3, CPU)
+    seen: list[list[int]] = []
+    assert graph.record(WarmingRecorder(), lambda: seen.append(graph.tensor.tolist()) or "captured") == "captured"  # type: ignore[arg-type,func-returns-value]
+    assert seen.pop() == [0, 0, 0]
+
+    def fill(launch: int) -> Callable[[np.ndarray], None]:
+        return lambda inputs: inputs.__setitem__(slice(None), (launch, launch + 1, launch + 2))
+
+    for launch in range(2 * capture._STAGES + 1):
+        graph.launch(fill(launch))
+        assert seen.pop() == [launch, launch + 1, launch + 2]
+
+
+def test_a_failed_fill_takes_no_turn() -> None:
+    graph = InputGraph(1, CPU)
+    seen: list[int] = []
+    graph.record(WarmingRecorder(), lambda: seen.append(int(graph.tensor)))  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError):
+        graph.launch(lambda inputs: inputs.__setitem__(0, 1 // 0))
+    graph.launch(lambda inputs: inputs.__setitem__(0, 7))
+    assert seen[1:] == [7]
+
+
+def test_results_are_those_of_the_last_launch_whichever_graph_and_capture_it_was() -> None:
+    results = ResultStages(samples=6, rows=3, device=CPU)
+    value = 0
+
+    def deliver() -> None:
+        results.deliver(torch.arange(4) + value, torch.tensor([value % 3, 1], dtype=torch.int32))
+
+    recorder = WarmingRecorder()
+    graph, _ = recorder.record(deliver)
+    results.settle()
+    earlier = None
+    for value in range(10, 20):
+        if value == 13:  # the first step with other sampling: captured while the step before it is in flight
+            graph, _ = recorder.record(deliver)
+            results.settle()
+            assert earlier is not None
+            assert earlier.tolist() == [12, 13, 14]
+        graph.replay()
+        tokens, kept = results.take(3, 2)
+        assert tokens.tolist() == [value, value + 1, value + 2]
+        assert kept.tolist() == [value % 3, 1]
+        if earlier is not None:
+            assert earlier.tolist() == [value - 1, value, value + 1]
+        earlier = tokens

@@ -1,0 +1,46 @@
+"""Graphs take their inputs from pinned memory and copy their results there, while the host is a step ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+
+from draftline.engine.runner.capture import GraphRecorder, InputGraph, ResultStages
+from draftline.engine.runner.timing import EventPool
+from draftline.engine.runner.transfer import Arrival
+
+WORDS, SAMPLES, ROWS = 1537, 700, 130
+
+
+@torch.inference_mode()
+def test_each_launch_has_its_inputs_and_results() -> None:
+    cuda = torch.device("cuda")
+    recorder, events = GraphRecorder(cuda), EventPool()
+    graph, results = InputGraph(WORDS, cuda), ResultStages(SAMPLES, ROWS, cuda)
+    graph.record(recorder, lambda: None)
+
+    def capture(more: int) -> torch.cuda.CUDAGraph:
+        def sample() -> None:
+            counts = graph.tensor[-ROWS:].int()
+            results.deliver(graph.tensor[:SAMPLES].cumsum(0) + more, counts)
+
+        sampling, _ = recorder.record(sample)
+        results.settle()
+        return sampling
+
+    in_flight: deque[tuple[int, int, torch.Tensor, torch.Tensor, Arrival]] = deque()
+    sampling, more = capture(0), 0
+    base = torch.arange(WORDS).numpy()
+    for step in range(200):
+        if step % 50 == 49:  # as for a request with other sampling: a step is in flight
+            more = step
+            sampling = capture(more)
+        graph.launch(lambda inputs, step=step: inputs.__setitem__(slice(None), base + step))  # type: ignore[misc]
+        sampling.replay()
+        in_flight.append((step, more, *results.take(SAMPLES - 1, ROWS - 1), Arrival(cuda, events)))
+        if len(in_flight) == 2:
+            earlier, added, tokens, counts, arrival = in_flight.popleft()
+            arrival.wait()
+            assert torch.equal(tokens, (torch.arange(SAMPLES) + earlier).cumsum(0)[:-1] + added)
+            assert torch.equal(counts, torch.arange(WORDS)[-ROWS:-1] + earlier)

@@ -1,0 +1,33 @@
+"""A graph's own copies from and to pinned memory, interpreted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftline.kernels.triton.pinned import deliver, receive
+
+
+@pytest.mark.parametrize("words", [1, 641, 1024, 1537])
+def test_every_launch_takes_the_next_stage(words: int) -> None:
+    stages = torch.arange(3 * words).view(3, words)
+    turn, out = torch.zeros(1, dtype=torch.int32), torch.full((words + 1,), -1)
+    for launch in range(5):
+        receive(stages, turn, out[:words])
+        assert torch.equal(out[:words], stages[launch % 3])
+    assert out[words] == -1
+    assert turn.item() == 2
+
+
+@pytest.mark.parametrize(("samples", "rows"), [(0, 1), (1, 1), (640, 128), (2500, 1100)])
+def test_results_go_to_the_stage_whose_turn_it_is(samples: int, rows: int) -> None:
+    most = samples + 3
+    stages = torch.full((2, most + rows + 1), -1)
+    turn = torch.ones(1, dtype=torch.int32)
+    tokens, accepted = torch.arange(samples) + (1 << 40), torch.arange(rows, dtype=torch.int32)
+    deliver(tokens, accepted, stages, turn, most)
+    assert (stages[0] == -1).all()
+    assert torch.equal(stages[1, :samples], tokens)
+    assert torch.equal(stages[1, most : most + rows], accepted.long())
+    assert (stages[1] == -1).sum() == 4
+    assert turn.item() == 0
