@@ -46,6 +46,9 @@ VerifiedRow = tuple[RowAcceptance, int, int]
 _ROW_PRIORS = 5.0, 50.0
 """The number of drafts, right as often as those of all rows, that a row begins with: where rows differ, and where not."""
 
+_COMPARED_ROWS = 16
+"""About so many rows of a step tell which prior predicts better."""
+
 _LONG_MEMORY = 0.997
 """Decay of the rates of all rows together. It is slower than a row's: accepted drafts come in bursts, far apart."""
 
@@ -111,6 +114,7 @@ class DraftBudgets:
         self._expect()
         # How badly drafts were predicted with each of the priors, in nats.
         self._surprise = dict.fromkeys(_ROW_PRIORS, 0.0)
+        self._comparisons = 0
         self._standing: Offers | None = None  # what the last choice follows; None where it was plain decoding
         self._lens = np.array(costs.draft_lens, np.int64)
         self._shortest = min(costs.draft_lens[1:], default=0)
@@ -126,9 +130,9 @@ class DraftBudgets:
         """Learn from a step that verified drafts of some rows. Drafts behind the first rejected one carry no information."""
         if self._unknown > 0:
             self._expect()
-        first, most = self._expected[0] if self._expected else 0.0, len(self._expected)
-        priors = [prior * self._overall.rate for prior in _ROW_PRIORS]
-        surprises = [0.0 for _ in priors]
+        most = len(self._expected)
+        self._compare_priors(verified)
+        fading, counting, expects = self._fading, self._counting, self._expects
         # How many rows have so many drafts that tell something, and so many right ones among them.
         telling, right = [0] * (most + 1), [0] * (most + 1)
         for row, drafted, accepted in verified:
@@ -138,13 +142,7 @@ class DraftBudgets:
             hits = min(accepted, count)
             telling[count] += 1
             right[hits] += 1
-            for index, prior in enumerate(priors):  # the first draft tells enough of how rows differ
-                chance = min(0.99, max(0.01, first * row.relative(prior)))
-                surprises[index] -= math.log(chance if hits else 1 - chance)
-            fading, counting = self._fading, self._counting
-            row.observe(fading[count - hits] * counting[hits], self._expects[count], counting[count], fading[count])
-        for prior, surprise in zip(_ROW_PRIORS, surprises, strict=True):
-            self._surprise[prior] = _LONG_MEMORY ** sum(telling) * self._surprise[prior] + surprise
+            row.observe(fading[count - hits] * counting[hits], expects[count], counting[count], fading[count])
         reached, kept = _reaching(telling), _reaching(right)
         self._overall.update(sum(kept), sum(reached))
         for at, rows, right_rows in zip(self._at, reached, kept, strict=True):
@@ -224,6 +222,21 @@ class DraftBudgets:
 
     def _of_few(self, rows: Sequence[DraftingRow], few: Sequence[int]) -> list[int]:
         return [self._shortest if index in few else 0 for index in range(len(rows))]
+
+    def _compare_priors(self, verified: Sequence[VerifiedRow]) -> None:
+        """Learn which prior predicts rows better, from the first draft of some rows, others in each step."""
+        every = 1 + len(verified) // _COMPARED_ROWS
+        self._comparisons += 1
+        first = self._expected[0] if self._expected else 0.0
+        rows = [
+            (row, accepted > 0) for row, drafted, accepted in verified[self._comparisons % every :: every] if drafted
+        ]
+        for prior in _ROW_PRIORS:
+            weight, surprise = prior * self._overall.rate, 0.0
+            for row, right in rows:
+                chance = min(0.99, max(0.01, first * row.relative(weight)))
+                surprise -= math.log(chance if right else 1 - chance)
+            self._surprise[prior] = _LONG_MEMORY ** len(rows) * self._surprise[prior] + surprise
 
     def _expect(self) -> None:
         """Expect drafts to be right at each position as often as all were. That stands until the next choice."""

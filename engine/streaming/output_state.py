@@ -72,10 +72,10 @@ class OutputState:
         """
         self.request = request
         self.sequence = sequence
-        self._tokenizer = tokenizer
         sampling = sequence.sampling
         self._eos_ids = frozenset[int]() if sampling.ignore_eos else eos_ids
         self._stop_ids = frozenset(sampling.stop_token_ids)
+        self._ends = self._eos_ids | self._stop_ids
         self._detokenizer = Detokenizer(tuple(sampling.stop))
         # Up to this length, stop strings are not looked for.
         self._unchecked_len = sequence.prompt_len + sampling.min_tokens if sampling.stop else sequence.max_len
@@ -85,7 +85,9 @@ class OutputState:
         self._before = self._meter.counts  # when it was scheduled
         self._first_token_at: float | None = None
         self._steps = 0
-        self._marking = {} if sequence.constraint is None else sequence.constraint.marking
+        marking = {} if sequence.constraint is None else sequence.constraint.marking
+        bytes_of = tokenizer.token_bytes
+        self._bytes_of = (lambda token: marking.get(token) or bytes_of(token)) if marking else bytes_of
         self._drafts = DraftTally(drafter)
         self._synthetic = synthetic
         self._system_fingerprint = system_fingerprint
@@ -160,8 +162,11 @@ class OutputState:
         Returns:
             The tokens up to the end, the text that is certain with them, and the end; None if the output goes on.
         """
-        detokenizer = self._detokenizer
+        detokenizer, bytes_of = self._detokenizer, self._bytes_of
         before = length = len(self.sequence.tokens)
+        # The common case: no token can end it.
+        if length + len(tokens) < self._unchecked_len and self._ends.isdisjoint(tokens):
+            return tokens, detokenizer.push_unchecked(b"".join(map(bytes_of, tokens))), None
         text = ""
         for token in tokens:
             length += 1
@@ -171,7 +176,7 @@ class OutputState:
                 end = _End(FinishReason.STOP, str(token), stopped_by_token=True)
             else:
                 # Stop strings count only after the first ``min_tokens``.
-                data = self._marking.get(token) or self._tokenizer.token_bytes(token)
+                data = bytes_of(token)
                 if length <= self._unchecked_len:
                     text += detokenizer.push_unchecked(data)
                 else:
