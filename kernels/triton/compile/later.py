@@ -24,8 +24,9 @@ from draftline.kernels.triton.compile.ahead import MissingKernel, capability_of,
 
 logger = logging.getLogger(__name__)
 
-_SHARE_OF_CORES = 2
-"""One process for this many cores: the engine's own threads need the others."""
+_SHARE_OF_CORES, _MOST_PROCESSES = 4, 8
+"""One process for this many cores, and at most so many. Two of a system's cores are often one that they share, and the engine's
+own threads need a whole one. More processes slow the engine down and end no sooner."""
 
 _NICENESS = 19
 """The compilers stand back behind the engine's threads, and behind those of other engines on the host."""
@@ -81,7 +82,7 @@ class CompileLater:
         """Compile what was recorded. Failures are logged: the first launch compiles its kernel."""
         started = time.monotonic()
         try:
-            processes = max(1, len(os.sched_getaffinity(0)) // _SHARE_OF_CORES)
+            processes = min(max(1, len(os.sched_getaffinity(0)) // _SHARE_OF_CORES), _MOST_PROCESSES)
             self._workers = workers = KernelCompileWorkers(processes, _NICENESS)
             if self._stopping.is_set():  # `_stop` may not have seen them
                 workers.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -42,6 +43,17 @@ def workers(function: Function, monkeypatch: pytest.MonkeyPatch) -> Workers:
 
     monkeypatch.setattr(later, "KernelCompileWorkers", start)
     return workers
+
+
+@pytest.mark.parametrize(("cores", "processes"), [(1, 1), (4, 1), (16, 4), (64, 8)])
+def test_the_engine_keeps_most_cores(
+    cores: int, processes: int, function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(later, "KernelCompileWorkers", lambda count, niceness: started.append(count) or workers)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    recorded(function, "one").run()
+    assert started == [processes]
 
 
 def recorded(function: Function, *variants: str) -> CompileLater:
