@@ -25,7 +25,7 @@ from draftline.kernels.batch import LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.linear.gemm import GemmConfig, gemm
-from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, GemmM16Config, gemm_m16
+from draftline.kernels.triton.linear.gemm_m16 import GemmM16Config, gemm_m16, max_gemm_m16_rows
 from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.attention import decode, prefill
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
@@ -191,7 +191,7 @@ def linear_case(
     def more(config: GemmConfig | None, overlap: bool) -> Callable[[Tensor], Tensor]:
         return lambda weight: gemm(x, weight, config=config, overlap=overlap)
 
-    if rows <= MAX_GEMM_M16_ROWS:
+    if rows <= max_gemm_m16_rows(n * k, overlap=True):
         default, overlapped = few(None, False), few(None, True)
         others = {str(config): few(config, False) for config in GEMM_M16_CONFIGS if config.block_k <= k}
     else:

@@ -2,8 +2,8 @@
 
 | rows | kernel |
 |---|---|
-| 1 to 16 | `gemm_m16.py` |
-| 17 to 64, and to 1,024 with a small weight | `gemm.py`, whose launches overlap |
+| 1 to 16, and to 32 with a small weight | `gemm_m16.py` |
+| more, up to 64, and to 1,024 with a small weight | `gemm.py`, whose launches overlap |
 | more | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
 
 Each result is a sum over K. The matrix units take 16 channels after the other and add into one float32 accumulator, from
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.gemm import OWN_ROWS, gemm, max_own_rows
-from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, gemm_m16
+from draftline.kernels.triton.linear.gemm_m16 import gemm_m16, max_gemm_m16_rows
 from draftline.kernels.triton.linear.vendor import VendorProducts
 from draftline.kernels.triton.pointwise.activations import silu_mul
 from draftline.kernels.triton.pointwise.norms import rms_norm
@@ -88,7 +88,7 @@ class DenseKernels:
             x = rms_norm(x, *norm, overlap=overlap)
         if x.shape[1] * x.element_size() % _ALIGNMENT:
             return self.linear(_padded(x), _padded(weight), bias, residual=residual)
-        if x.shape[0] <= MAX_GEMM_M16_ROWS and x.element_size() == 2:
+        if x.element_size() == 2 and x.shape[0] <= max_gemm_m16_rows(weight.numel(), overlap=overlap):
             return gemm_m16(x, weight, bias, residual=residual, overlap=overlap, limits=self.limits)
         if self.vendor is not None and not self._is_own(x.shape[0], weight):
             result = self.vendor.run(x, weight, bias, residual)
@@ -105,6 +105,6 @@ class DenseKernels:
         (rows, k), overlap = x.shape, overlaps(x, self.limits)
         if not self._is_own(rows, weight) or x.element_size() != 2 or k * x.element_size() % _ALIGNMENT:
             return silu_mul(self.linear(x, weight, bias, norm=norm), overlap=overlap)
-        few = gemm_m16 if rows <= MAX_GEMM_M16_ROWS else gemm
+        few = gemm_m16 if rows <= max_gemm_m16_rows(weight.numel(), overlap=overlap) else gemm
         x = rms_norm(x, *norm, overlap=overlap)
         return few(x, weight, bias, swiglu=True, overlap=overlap, limits=self.limits)

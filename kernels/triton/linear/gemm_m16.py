@@ -1,4 +1,6 @@
-"""Linear layers for up to 16 tokens, bound by reading the weight once: [M, K] times [N, K] transposed.
+"""Linear layers for few tokens, bound by reading the weight once: [M, K] times [N, K] transposed.
+
+A program has 16 tokens. With more of them, several programs read a weight's tile, and the L2 cache serves all but the first.
 
 No other kernel writes weights. So a program loads its first channels, of a small model all of them, before it waits for the
 previous kernel: then only x is missing. The channels that follow are copied several tiles ahead.
@@ -7,14 +9,13 @@ With 64 weight rows and more, the weight's tile is the left matrix of the produc
 all 16 tokens fit the right one. With fewer it is the right one, of which an instruction multiplies 8 rows. SwiGLU's
 activation, for which half of a tile's rows are gates, and the addition to the residual stream are part of the launch.
 
-Not here: more tokens (`gemm.py`), quantized weights.
+Not here: many tokens (`gemm.py`), quantized weights.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -23,10 +24,14 @@ from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.linear.smaller import smaller_early_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+from draftline.kernels.triton.rows import empty_rows
 from draftline.kernels.triton.tuples import no_tensors
 
-MAX_GEMM_M16_ROWS = 16
-"""The largest number of rows of x."""
+_ROWS = 16
+"""Rows of x a program."""
+
+_SMALL_WEIGHT, _MOST_ROWS = 2 << 20, 32
+"""Weights of up to so many elements, and the rows of x up to which several programs read their tiles."""
 
 _EARLY_CHANNELS = 1024
 """The most channels of which all tiles fit a multiprocessor's shared memory."""
@@ -59,7 +64,7 @@ class GemmM16Config:
 
     def shared_bytes(self, limits: DeviceLimits, k: int, itemsize: int) -> int:
         """The most shared memory of a program, for ``k`` channels."""
-        row_bytes = (MAX_GEMM_M16_ROWS + self.block_n) * itemsize
+        row_bytes = (_ROWS + self.block_n) * itemsize
         early = self.early * self.block_k + k % self.block_k
         loop = limits.loop_bytes(row_bytes * self.block_k, self.num_stages) if early < k else 0
         # Registers hold the early tiles of few weight rows, which only pass through.
@@ -103,7 +108,7 @@ def _gemm_m16_kernel(
     first = tl.program_id(0) * BLOCK_N
     row = tl.arange(0, ROWS)
     row_start = weight + (row // BLOCK_N * N + tl.minimum(first + row % BLOCK_N, N - 1)).to(tl.int64)[:, None] * K
-    m = tl.arange(0, BLOCK_M)[:, None]
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     x_start = x + m * K
     seen = m < num_rows
     channel = tl.arange(0, BLOCK_K)[None, :]
@@ -143,6 +148,11 @@ def _gemm_m16_kernel(
         acc, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
     )  # fmt: skip
     tl.store(out + offset, result.to(out.dtype.element_ty), mask=mask)
+
+
+def max_gemm_m16_rows(weight_elements: int, *, overlap: bool) -> int:
+    """The rows of x up to which a product with so large a weight is fastest here."""
+    return _MOST_ROWS if overlap and weight_elements <= _SMALL_WEIGHT else _ROWS
 
 
 def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
@@ -191,21 +201,16 @@ def gemm_m16(
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `gemm_m16_config`.
         limits: the device's.
-
-    Raises:
-        ValueError: M is 0 or more than `MAX_GEMM_M16_ROWS`.
     """
     num_rows, k = x.shape
-    if not 1 <= num_rows <= MAX_GEMM_M16_ROWS:
-        raise ValueError(f"gemm_m16: x has {num_rows} rows; it takes 1 to {MAX_GEMM_M16_ROWS}")
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
     config = config or fitting(
         gemm_m16_config(weight.shape[0], k, overlap=overlap),
         lambda one: one.shared_bytes(limits, k, x.element_size()),
         limits,
     )
-    out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
-    _gemm_m16_kernel[(triton.cdiv(n, config.block_n // 2 if swiglu else config.block_n),)](
+    out = empty_rows(num_rows, n, dtype=x.dtype, device=x.device)
+    _gemm_m16_kernel[(triton.cdiv(n, config.block_n // 2 if swiglu else config.block_n), triton.cdiv(num_rows, _ROWS))](
         x,
         weight,
         bias if bias is not None else x,
@@ -214,7 +219,7 @@ def gemm_m16(
         num_rows,
         N=n,
         K=k,
-        BLOCK_M=MAX_GEMM_M16_ROWS,
+        BLOCK_M=_ROWS,
         ROWS=config.block_n,
         BLOCK_K=config.block_k,
         EARLY=min(config.early, k // config.block_k),
