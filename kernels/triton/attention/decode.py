@@ -25,7 +25,7 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.decode_parts import angles, cache_offset, load_with_partner, rotate
 from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs, multiplies_float16
-from draftline.kernels.triton.attention.join import TileStates, join_stored, join_tiles, store_tile
+from draftline.kernels.triton.attention.join import FEW_TOGETHER, TileStates, join_stored, join_tiles, store_tile
 from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, rounded
 from draftline.kernels.triton.attention.online_softmax import tile_state
 from draftline.kernels.triton.attention.plan import MAX_QUERIES, DecodePlan
@@ -211,7 +211,7 @@ def _decode_attention_kernel(
             head = joined // GROUP * NUM_HEADS + joined % GROUP
             joined_mask = joined < num_lanes
             result = join_stored(
-                partial, stats, first_state + head, joined_mask, tile_stride, num_tiles, HEAD_DIM, BLOCK_D
+                partial, stats, first_state + head, joined_mask, tile_stride, num_tiles, HEAD_DIM, BLOCK_D, FEW_TOGETHER
             )
             target = out + (token * NUM_HEADS + kv_head * GROUP + head)[:, None] * HEAD_DIM + dim
             tl.store(target, result.to(out.dtype.element_ty), mask=joined_mask[:, None] & dim_mask)

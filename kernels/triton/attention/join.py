@@ -21,8 +21,12 @@ from draftline.kernels.triton.attention.online_softmax import NO_KEY, divisor, j
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
 
-_TOGETHER = tl.constexpr(8)
-"""Tiles that are loaded at a time."""
+FEW_TOGETHER = tl.constexpr(8)
+"""Tiles that are loaded at a time, where few programs join."""
+
+_MANY_TOGETHER, _MANY_PROGRAMS = 16, 128
+"""The same where more programs join than so many: a load takes longer then. With few programs it would be longer code and a longer
+chain for the short histories, and gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ def join_stored(
     num_tiles: tl.tensor,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ) -> tl.tensor:
     """The attention [M, D] of the queries from the states of all tiles.
 
@@ -93,18 +98,19 @@ def join_stored(
         num_tiles: the number of tiles.
         HEAD_DIM: size of a head.
         BLOCK_D: D, ``HEAD_DIM`` padded to a power of two.
+        TOGETHER: tiles that are loaded at a time.
     """
     M: tl.constexpr = query.shape[0]
     dim = tl.arange(0, BLOCK_D)[None, :]
     total = tl.zeros([M, BLOCK_D], tl.float32)
     total_sum = tl.zeros([M], tl.float32)
     total_max = tl.full([M], NO_KEY, tl.float32)
-    for base in range(0, num_tiles, _TOGETHER):
+    for base in range(0, num_tiles, TOGETHER):
         # Loads first: the sums are a chain. Not through the L1 cache, which may lack other multiprocessors' stores.
         accs = no_tensors()
         maxima = no_tensors()
         sums = no_tensors()
-        for ahead in tl.static_range(_TOGETHER):
+        for ahead in tl.static_range(TOGETHER):
             tile = base + ahead + tl.zeros([M], tl.int32)
             stored = mask & (tile < num_tiles)
             index = query + tile * tile_stride
@@ -112,7 +118,7 @@ def join_stored(
             accs += (tl.load(source, mask=stored[:, None] & (dim < HEAD_DIM), other=0.0, cache_modifier=".cg"),)
             maxima += (tl.load(stats + index * 2, mask=stored, other=NO_KEY, cache_modifier=".cg"),)
             sums += (tl.load(stats + index * 2 + 1, mask=stored, other=0.0, cache_modifier=".cg"),)
-        for ahead in tl.static_range(_TOGETHER):
+        for ahead in tl.static_range(TOGETHER):
             total, total_max, total_sum = join(
                 total, total_max, total_sum, accs[ahead], maxima[ahead], sums[ahead], False
             )
@@ -133,6 +139,7 @@ def _join_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    TOGETHER: tl.constexpr,
     WINDOWED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
@@ -154,7 +161,7 @@ def _join_kernel(
     query = pid.to(tl.int64) + tl.arange(0, 1)
     dim = tl.arange(0, BLOCK_D)[None, :]
     num_tiles = tl.cdiv(context_len, BLOCK_N) - first_tile
-    result = join_stored(partial, stats, query, query >= 0, tile_stride, num_tiles, HEAD_DIM, BLOCK_D)
+    result = join_stored(partial, stats, query, query >= 0, tile_stride, num_tiles, HEAD_DIM, BLOCK_D, TOGETHER)
     tl.store(out + flat * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=dim < HEAD_DIM)
 
 
@@ -172,8 +179,8 @@ def join_tiles(
         overlap: start before the previous kernel has ended.
     """
     rows, queries, num_heads, head_dim = states.partial.shape[1:]
-    block_d = triton.next_power_of_2(head_dim)
-    _join_kernel[(rows * queries * num_heads,)](
+    block_d, programs = triton.next_power_of_2(head_dim), rows * queries * num_heads
+    _join_kernel[(programs,)](
         states.partial,
         states.stats,
         out,
@@ -186,6 +193,7 @@ def join_tiles(
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         BLOCK_N=block_n,
+        TOGETHER=_MANY_TOGETHER if programs > _MANY_PROGRAMS else FEW_TOGETHER.value,
         WINDOWED=window is not None,
         OVERLAP=overlap,
         num_warps=max(block_d // 64, 1),
