@@ -35,6 +35,7 @@ from draftline.spec.train_draft.head import (
     trained_head,
 )
 from draftline.spec.train_draft.samples import Samples, Split
+from draftline.spec.train_draft.sharpness import best_sharpness, sharpened
 
 STATE, CURVE = "training-state.pt", "curve.jsonl"
 _DRAFT_VOCAB, _UNROLL, _PARALLEL_LAYERS = 8192, 4, 2
@@ -167,11 +168,13 @@ class _Run:
             measured = measure(choose, lambda part: head_acceptance(head, target, part, training.measured_drafts))
             score = sum(found.length for found in measured.values())
             kept = score > best
-            if kept:
-                best = score
-                write_head_folder(self._output, head.config, head.weights(), head.target_ids)
             point = {kind: round(found.length, 4) for kind, found in measured.items()}
             curve.append({"step": progress.step, "steps": progress.steps, "loss": progress.loss, "acceptance": point})
+            if kept:
+                best = score
+                sharpness = curve[-1]["sharpness"] = best_sharpness(head, target, choose)
+                weights = sharpened(head.weights(), sharpness)
+                write_head_folder(self._output, head.config, weights, head.target_ids)
             self.finished = progress.ended
             self._save(optimiser, best, curve)
             lengths = ", ".join(f"{kind} {length:.3f}" for kind, length in point.items())

@@ -288,6 +288,20 @@ def head_loss(head: TrainedHead, target: Target, packed: Packed, steps: int) -> 
     return total / weight
 
 
+@torch.no_grad()
+def first_drafts(head: TrainedHead, packed: Packed, states: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The logits of the first draft at ``packed.predicting``, [P, draft_vocab] float32, and [P] whether there is one.
+
+    ``states`` are as `TrainedHead.unrolled` has them.
+    """
+    device, dtype = packed.tokens.device, head.embedding.dtype
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        (output,) = head.unrolled(packed, states, 1)
+        entry, valid = _entries(packed, 0)
+        logits = head.logits(output.flatten(0, 1).index_select(0, entry))
+    return logits.float(), valid
+
+
 def head_acceptance(head: TrainedHead, target: Target, samples: Sequence[Sample], draft_tokens: int) -> Acceptance:
     """The acceptance of a head on samples whose answers the target wrote greedily."""
     runs = [_right(agrees, count) for agrees, count in _agreement(head, target, samples, draft_tokens)]

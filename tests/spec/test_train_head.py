@@ -20,12 +20,14 @@ from draftline.models.heads.checkpoint import open_head
 from draftline.models.heads.eagle3 import Eagle3Head
 from draftline.models.heads.folder import write_head_folder
 from draftline.spec.drafter import DraftChunk, DraftRows
+from draftline.spec.train_draft import sharpness
 from draftline.spec.train_draft.acceptance import Acceptance
 from draftline.spec.train_draft.decoder import Target
 from draftline.spec.train_draft.distill import Optimiser, Schedule, optimise
 from draftline.spec.train_draft.head import (
     HeadSize,
     TrainedHead,
+    first_drafts,
     frequent_tokens,
     head_acceptance,
     head_loss,
@@ -271,3 +273,31 @@ def served_in_full(answer_len: int, drafts: int) -> Acceptance:
         index += min(drafts + 1, answer_len - index)
         verifies += 1
     return Acceptance(verifies, answer_len - 1, tuple(accepted))
+
+
+@pytest.mark.parametrize(("flattened", "expected"), [(1.0, 1.0), (1.2, 1.2), (2.0, 1.3)])
+def test_the_sharpness_is_that_with_which_most_drafts_are_right(
+    target: Target, samples: list[Sample], flattened: float, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that knows the target's distribution, but for its sharpness."""
+    head = new_head(target, LAYERS, torch.arange(61))
+
+    def drafts(head: TrainedHead, packed: Packed, states: list[Tensor]) -> tuple[Tensor, Tensor]:
+        logits = target.hidden(packed) @ target.head.T
+        return logits / flattened, torch.arange(len(logits)) % 5 > 0
+
+    monkeypatch.setattr(sharpness, "first_drafts", drafts)
+    assert sharpness.best_sharpness(head, target, samples) == expected
+
+
+@torch.inference_mode()
+def test_a_sharper_head_has_larger_logits_and_the_same_greedy_drafts(target: Target, samples: list[Sample]) -> None:
+    head, packed = fresh(target, samples), pack(samples[:2], CPU)
+    _, states = target.hidden_and_states(packed, LAYERS)
+    before, valid = first_drafts(head, packed, states)
+    for name, weight in sharpness.sharpened(head.weights(), 1.25).items():
+        head.weights()[name].copy_(weight)
+    after, _ = first_drafts(head, packed, states)
+    torch.testing.assert_close(after, 1.25 * before)
+    assert torch.equal(after.argmax(-1), before.argmax(-1))
+    assert valid.all()

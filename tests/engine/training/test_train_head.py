@@ -87,6 +87,7 @@ def test_a_trained_head_is_accepted_more_often_than_a_random_one(target: Path, t
     assert curve[-1]["step"] == curve[-1]["steps"]
     assert curve[-1]["loss"] < curve[0]["loss"] - 0.3
     assert set(curve[-1]["acceptance"]) == {"general", "json"}
+    assert 1 <= curve[0]["sharpness"] <= 1.3  # the first point is the best so far
     # It has nothing left to do.
     assert run(output, target, answers).exit_code == 0
     assert len((output / "curve.jsonl").read_text().splitlines()) == len(curve)
