@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from draftline.kernels.triton.pinned import deliver, receive
-
 _T = TypeVar("_T")
 
 _STAGES = 4
@@ -104,6 +102,7 @@ class InputGraph:
 
     def record(self, recorder: Recorder, work: Callable[[], _T]) -> _T:
         """Capture the graph, whose work reads `tensor`."""
+        from draftline.kernels.triton.pinned import receive  # only GPUs have Triton
 
         def receive_and_work() -> _T:
             receive(self._stages, self._turn, self.tensor)
@@ -132,6 +131,8 @@ class ResultStages:
 
     def deliver(self, tokens: Tensor, accepted: Tensor) -> None:
         """Copy a step's samples, and how many of them each row keeps. A part of a graph."""
+        from draftline.kernels.triton.pinned import deliver  # only GPUs have Triton
+
         deliver(tokens, accepted, self._stages, self._turn, self._samples)
 
     def settle(self) -> None:
