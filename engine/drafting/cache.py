@@ -124,7 +124,7 @@ class CachedDrafting(WrappedPolicy):
         if wanted <= 0 or len(sequence.tokens) < needs.round_begins_with or needs.readable(sequence) < known:
             return 0
         # Not in this step if the draft cache lacks more tokens than the step may catch up with: as many as fit, and go on.
-        lacking = 0 if sequence in self._current else self._lacking(sequence)
+        lacking = self._lacking(sequence)
         if lacking > self._left:
             if self._left:
                 self._behind[sequence] = self._left

@@ -200,9 +200,8 @@ def launch_further_sampling(parts: ExecutorParts, recorder: Recorder) -> None:
 
 
 def _result_stages(parts: ExecutorParts) -> ResultStages:
-    samples = max(shape.samples for shape in parts.shapes.all)
     rows = max(shape.rows for shape in parts.shapes.all)
-    return ResultStages(samples, rows, parts.table.tokens.device)
+    return ResultStages(parts.shapes.max_samples, rows, parts.table.tokens.device)
 
 
 def _slots_and_plan(inputs: Tensor, rows: int) -> tuple[Tensor, Tensor]:

@@ -280,8 +280,8 @@ def head_loss(head: TrainedHead, target: Target, packed: Packed, steps: int) -> 
         outputs = head.unrolled(packed, states, steps)
         total, weight = torch.zeros((), device=device), 0.0
         for step, output in enumerate(outputs):
-            entry, valid = _entries(packed, step)
-            predicted = head.logits(output.flatten(0, 1).index_select(0, entry)).log_softmax(-1, dtype=torch.float32)
+            logits, valid = _drafts(head, packed, output, step)
+            predicted = logits.log_softmax(-1, dtype=torch.float32)
             losses = -(wanted * predicted).sum(-1)
             total = total + _STEP_DECAY**step * (losses * valid).sum() / valid.sum().clamp(min=1)
             weight += _STEP_DECAY**step
@@ -297,8 +297,7 @@ def first_drafts(head: TrainedHead, packed: Packed, states: Sequence[Tensor]) ->
     device, dtype = packed.tokens.device, head.embedding.dtype
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         (output,) = head.unrolled(packed, states, 1)
-        entry, valid = _entries(packed, 0)
-        logits = head.logits(output.flatten(0, 1).index_select(0, entry))
+        logits, valid = _drafts(head, packed, output, 0)
     return logits.float(), valid
 
 
@@ -322,9 +321,8 @@ def _agreement(
             outputs = head.unrolled(packed, states, steps)
             agrees = []
             for step, output in enumerate(outputs):
-                entry, valid = _entries(packed, step)
-                guesses = head.logits(output.flatten(0, 1).index_select(0, entry)).argmax(-1)
-                agrees.append(((head.target_ids[guesses] == packed.answers) & valid).tolist())
+                logits, valid = _drafts(head, packed, output, step)
+                agrees.append(((head.target_ids[logits.argmax(-1)] == packed.answers) & valid).tolist())
         ends = torch.tensor([0, *(sample.answer_len for sample in batch)]).cumsum(0).tolist()
         for start, end in pairwise(ends):
             yield [row[start:end] for row in agrees], end - start
@@ -345,6 +343,12 @@ def _rows(x: Tensor, packed: Packed) -> Tensor:
     """[T, ...] -> [B, longest, ...], zero where a sequence is shorter."""
     rows = x.new_zeros(packed.count * packed.longest, *x.shape[1:]).index_copy(0, packed.padded, x)
     return rows.view(packed.count, packed.longest, *x.shape[1:])
+
+
+def _drafts(head: TrainedHead, packed: Packed, output: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    """The logits of a step's drafts at ``packed.predicting``, [P, draft_vocab], and [P] whether there is one."""
+    entry, valid = _entries(packed, step)
+    return head.logits(output.flatten(0, 1).index_select(0, entry)), valid
 
 
 def _entries(packed: Packed, step: int) -> tuple[Tensor, Tensor]:

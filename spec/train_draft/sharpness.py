@@ -3,7 +3,7 @@
 A head learns the target's distribution as far as it can know it: the mean of those that the target may have. A mean is flatter than
 what it is the mean of. Drafts are accepted where the head and the target choose the same token with the same noise (Gumbel
 coupling, Daliri et al. 2024, https://arxiv.org/abs/2408.07978), which they do more often with somewhat sharper logits. The likeliest
-token stays the likeliest, so greedy drafts stay the same.
+token stays the likeliest, so greedy drafts stay the same, but for the rounding of saved weights.
 """
 
 from __future__ import annotations

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from host_graphs import HostGraph
+from host_graphs import WarmingRecorder
 
 from draftline.engine.runner import capture
 from draftline.engine.runner.capture import InputGraph, ResultStages
 
 CPU = torch.device("cpu")
-
-
-class WarmingRecorder:
-    """A `Recorder` that also runs warm-ups, as a device does."""
-
-    def separate(self) -> WarmingRecorder:
-        return self
-
-    def record(self, work: Callable[[], Any], warm_up: Callable[[], object] | None = None) -> tuple[HostGraph, Any]:
-        (warm_up or work)()
-        return HostGraph(work), "captured"
 
 
 @pytest.fixture(autouse=True)
@@ -35,28 +23,46 @@ def unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "_stages", stages)
 
 
+def recorded(graph: InputGraph) -> list[list[int]]:
+    """Record a graph that only notes its inputs; what it has noted."""
+    seen: list[list[int]] = []
+
+    def note() -> int:
+        seen.append(graph.tensor.tolist())
+        return len(seen)
+
+    assert graph.record(WarmingRecorder(), note) == 1  # type: ignore[arg-type]  # its graphs are no device's
+    return seen
+
+
+def counted_from(first: int) -> Callable[[np.ndarray], None]:
+    """Fill inputs with ``first`` and the numbers behind it."""
+
+    def fill(inputs: np.ndarray) -> None:
+        inputs[:] = range(first, first + len(inputs))
+
+    return fill
+
+
 def test_every_launch_has_its_own_inputs() -> None:
     graph = InputGraph(3, CPU)
-    seen: list[list[int]] = []
-    assert graph.record(WarmingRecorder(), lambda: seen.append(graph.tensor.tolist()) or "captured") == "captured"  # type: ignore[arg-type,func-returns-value]
-    assert seen.pop() == [0, 0, 0]
-
-    def fill(launch: int) -> Callable[[np.ndarray], None]:
-        return lambda inputs: inputs.__setitem__(slice(None), (launch, launch + 1, launch + 2))
-
+    seen = recorded(graph)
     for launch in range(2 * capture._STAGES + 1):
-        graph.launch(fill(launch))
-        assert seen.pop() == [launch, launch + 1, launch + 2]
+        graph.launch(counted_from(launch))
+    assert seen == [[0, 0, 0], *([launch, launch + 1, launch + 2] for launch in range(2 * capture._STAGES + 1))]
 
 
 def test_a_failed_fill_takes_no_turn() -> None:
     graph = InputGraph(1, CPU)
-    seen: list[int] = []
-    graph.record(WarmingRecorder(), lambda: seen.append(int(graph.tensor)))  # type: ignore[arg-type]
+    seen = recorded(graph)
+
+    def fail(inputs: np.ndarray) -> None:
+        raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError):
-        graph.launch(lambda inputs: inputs.__setitem__(0, 1 // 0))
-    graph.launch(lambda inputs: inputs.__setitem__(0, 7))
-    assert seen[1:] == [7]
+        graph.launch(fail)
+    graph.launch(counted_from(7))
+    assert seen[1:] == [[7]]
 
 
 def test_results_are_those_of_the_last_launch_whichever_graph_and_capture_it_was() -> None:
