@@ -1,6 +1,6 @@
 """``GraphRecorder``: captures CUDA graphs that share memory. `Rehearsal`: the same calls, without graphs.
 
-`InputGraph` and `ResultStages`: how inputs reach a graph, and results the host, without a copy that the host launches.
+`InputGraph`, `WriteGraph` and `ResultStages`: how inputs reach a graph, and results the host, without a copy that the host launches.
 """
 
 from __future__ import annotations
@@ -86,8 +86,30 @@ class GraphRecorder(Recorder):
         return graph, result
 
 
-class InputGraph:
-    """A graph that begins by taking its inputs from pinned memory: to launch it is one call of the driver, with new inputs.
+class _StagedGraph:
+    """A graph that begins by taking a message from pinned memory: to launch it is one call of the driver, with a new message."""
+
+    def __init__(self, words: int, device: torch.device) -> None:
+        """Without a graph yet, for messages of so many int64."""
+        self._stages, self._turn = _stages(words), torch.zeros(1, dtype=torch.int32, device=device)
+        self._arrays = [stage.numpy() for stage in self._stages]
+        self._launches = 0
+
+    def _record(self, recorder: Recorder, work: Callable[[], _T]) -> _T:
+        """Capture the graph, whose work takes the message."""
+        self._graph, result = recorder.record(work)
+        self._turn.zero_()  # the warm-up has taken one
+        return result
+
+    def launch(self, fill: Callable[[np.ndarray], object]) -> None:
+        """Let ``fill`` write the message, and launch the graph with it."""
+        fill(self._arrays[self._launches % _STAGES])
+        self._graph.replay()
+        self._launches += 1
+
+
+class InputGraph(_StagedGraph):
+    """A graph whose work reads its inputs from the device.
 
     Attributes:
         tensor: the inputs, [words] int64, as the graph's work reads them. All zero until the first launch.
@@ -95,9 +117,7 @@ class InputGraph:
 
     def __init__(self, words: int, device: torch.device) -> None:
         """Without a graph yet."""
-        self._stages, self._turn = _stages(words), torch.zeros(1, dtype=torch.int32, device=device)
-        self._arrays = [stage.numpy() for stage in self._stages]
-        self._launches = 0
+        super().__init__(words, device)
         self.tensor = torch.zeros(words, dtype=torch.int64, device=device)
 
     def record(self, recorder: Recorder, work: Callable[[], _T]) -> _T:
@@ -108,15 +128,18 @@ class InputGraph:
             receive(self._stages, self._turn, self.tensor)
             return work()
 
-        self._graph, result = recorder.record(receive_and_work)
-        self._turn.zero_()  # the warm-up has taken one
-        return result
+        return self._record(recorder, receive_and_work)
 
-    def launch(self, fill: Callable[[np.ndarray], object]) -> None:
-        """Let ``fill`` write the inputs, and launch the graph with them."""
-        fill(self._arrays[self._launches % _STAGES])
-        self._graph.replay()
-        self._launches += 1
+
+class WriteGraph(_StagedGraph):
+    """A graph of one kernel, which writes a few words to their places on the device."""
+
+    def __init__(self, words: int, out: Tensor, recorder: Recorder) -> None:
+        """Capture it. A message has so many int64, as `receive_writes` reads them, and ``out`` the places."""
+        from draftline.kernels.triton.pinned import receive_writes  # only GPUs have Triton
+
+        super().__init__(words, out.device)
+        self._record(recorder, lambda: receive_writes(self._stages, self._turn, out))
 
 
 class ResultStages:

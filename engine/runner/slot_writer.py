@@ -14,7 +14,7 @@ from torch import Tensor
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Plan, Row, Sequence
-from draftline.engine.runner.capture import InputGraph, Recorder
+from draftline.engine.runner.capture import Recorder, WriteGraph
 from draftline.engine.runner.transfer import upload
 from draftline.kernels.slots import (
     FLOAT_SCALARS,
@@ -60,7 +60,8 @@ def sampling_features(sampling: SamplingParams) -> SamplingFeatures:
 
 
 _FEW = 1024
-"""Words that a graph writes at once: a step's blocks, and new sequences of some hundred tokens."""
+"""Words that a graph writes at once: a step's blocks, and new sequences of some hundred tokens. Operations would take the host
+several times as long, in most steps of large batches."""
 
 
 @dataclass(slots=True)
@@ -80,37 +81,21 @@ class _Writes:
         self.add(range(start, start + len(values)), values)
 
     def fill(self, message: np.ndarray, size: int) -> np.ndarray:
-        """Write ``size`` places and then, as pairs, their values to an int64 array, which is returned.
-
-        The first write fills up the rest.
-        """
-        count = len(self.places)
-        values = message[size:].view(np.int32)
-        message[:count], message[count:size] = self.places, self.places[0]
-        values[:count], values[count:] = self.values, self.values[0]
+        """Write their number, their places and, as pairs, their values to an int64 array for ``size`` writes, which is returned."""
+        count, begin = len(self.places), 1 + size
+        message[0], message[1 : 1 + count] = count, self.places
+        message[begin:].view(np.int32)[:count] = self.values
         return message
 
 
 def _words(size: int) -> int:
     """How many int64 such a message takes."""
-    return size + (size + 1) // 2
+    return 1 + size + (size + 1) // 2
 
 
 def _write(message: Tensor, size: int, storage: Tensor) -> None:
-    storage.index_copy_(0, message[:size], message[size:].view(torch.int32)[:size])
-
-
-class _GraphWrites:
-    """Few writes at a time, by a graph. Operations would take the host several times as long, in most steps of large batches."""
-
-    def __init__(self, storage: Tensor, recorder: Recorder) -> None:
-        """Capture the graph. It writes a zero to the first place, which has one, since no sequence has entered a slot."""
-        self._graph = InputGraph(_words(_FEW), storage.device)
-        self._graph.record(recorder, lambda: _write(self._graph.tensor, _FEW, storage))
-
-    def send(self, writes: _Writes) -> None:
-        """Write up to `_FEW` words."""
-        self._graph.launch(lambda inputs: writes.fill(inputs, _FEW))
+    """Carry out all ``size`` writes of a message on the device."""
+    storage.index_copy_(0, message[1 : 1 + size], message[1 + size :].view(torch.int32)[:size])
 
 
 class SlotWriter:
@@ -126,7 +111,7 @@ class SlotWriter:
         """
         self._table = table
         self._eos_ids = eos_ids
-        self._graph = None if recorder is None else _GraphWrites(table.words, recorder)
+        self._graph = None if recorder is None else WriteGraph(_words(_FEW), table.words, recorder)
         self._features = [0] * len(table.tokens)  # of each slot, as bits: flags take microseconds to unite
         # Of fields that are padded with -1: how many entries of each slot are not.
         self._filled = {"stop_ids": [0] * len(table.tokens), "bias_ids": [0] * len(table.tokens)}
@@ -154,7 +139,7 @@ class SlotWriter:
     def _send(self, writes: _Writes) -> None:
         count, storage = len(writes.places), self._table.words
         if self._graph is not None and count <= _FEW:
-            self._graph.send(writes)
+            self._graph.launch(lambda message: writes.fill(message, _FEW))
         else:
             message = writes.fill(np.empty(_words(count), np.int64), count)
             _write(upload(message, storage.device), count, storage)

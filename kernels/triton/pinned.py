@@ -14,6 +14,9 @@ from torch import Tensor
 
 _BLOCK = 1024
 
+_FEW = 128
+"""Writes that are read together with their number: another trip to the host's memory would take a microsecond."""
+
 
 @triton.jit(do_not_specialize=["words", "turns"])
 def _receive_kernel(
@@ -26,6 +29,46 @@ def _receive_kernel(
         at = base + tl.arange(0, BLOCK)
         # The host has written it since an earlier launch read it: take nothing from a cache.
         tl.store(out + at, tl.load(stage + at, mask=at < words, volatile=True), mask=at < words)
+    tl.debug_barrier()  # all threads have read the turn
+    tl.store(turn, (own + 1) % turns)
+
+
+@triton.jit
+def _write_some(
+    base: tl.tensor,
+    count: tl.tensor,
+    places: tl.tensor,
+    values: tl.tensor,
+    size: tl.tensor,
+    out: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    at = base + tl.arange(0, BLOCK)
+    place = tl.load(places + at, mask=at < size, volatile=True)
+    value = tl.load(values + at, mask=at < size, volatile=True)
+    tl.store(out + place, value, mask=at < count)
+
+
+@triton.jit(do_not_specialize=["words", "size", "turns"])
+def _receive_writes_kernel(
+    stages: tl.tensor,
+    turn: tl.tensor,
+    out: tl.tensor,
+    words: int,
+    size: int,
+    turns: int,
+    FEW: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program, as in `_receive_kernel`. The first `FEW` writes are read before their number is known."""
+    own = tl.load(turn)
+    stage = stages + own.to(tl.int64) * words
+    places = stage + 1
+    values = (places + size).to(tl.pointer_type(tl.int32))
+    count = tl.load(stage, volatile=True).to(tl.int32)
+    _write_some(0, count, places, values, size, out, FEW)
+    for base in range(FEW, count, BLOCK):
+        _write_some(base, count, places, values, size, out, BLOCK)
     tl.debug_barrier()  # all threads have read the turn
     tl.store(turn, (own + 1) % turns)
 
@@ -66,6 +109,21 @@ def receive(stages: Tensor, turn: Tensor, out: Tensor) -> None:
     """
     turns, words = stages.shape
     _receive_kernel[(1,)](stages, turn, out, words, turns, BLOCK=_BLOCK)
+
+
+def receive_writes(stages: Tensor, turn: Tensor, out: Tensor) -> None:
+    """Carry out the writes of the stage whose turn it is, and pass the turn on.
+
+    A stage has their number, S places, and as pairs of int32 S values, of which so many count. No place comes up twice.
+
+    Args:
+        stages: [N, 1 + S + S / 2] int64, pinned, S even.
+        turn: [1] int32 on the device, below N.
+        out: int32 on the device, of any size.
+    """
+    turns, words = stages.shape
+    size = (words - 1) // 3 * 2
+    _receive_writes_kernel[(1,)](stages, turn, out, words, size, turns, FEW=_FEW, BLOCK=_BLOCK)
 
 
 def deliver(tokens: Tensor, accepted: Tensor, stages: Tensor, turn: Tensor, most_samples: int) -> None:

@@ -59,3 +59,20 @@ class HostInputGraph:
     def launch(self, fill: Callable[[np.ndarray], object]) -> None:
         fill(self.tensor.numpy())
         self._graph.replay()
+
+
+class HostWriteGraph:
+    """A `WriteGraph` without a device."""
+
+    def __init__(self, words: int, out: torch.Tensor, recorder: HostRecorder) -> None:
+        self._message = torch.zeros(words, dtype=torch.int64)
+        self._graph, _ = recorder.record(lambda: self._write(out))
+
+    def _write(self, out: torch.Tensor) -> None:
+        count, size = int(self._message[0]), (len(self._message) - 1) // 3 * 2
+        values = self._message[1 + size :].view(torch.int32)
+        out.index_copy_(0, self._message[1 : 1 + count], values[:count])
+
+    def launch(self, fill: Callable[[np.ndarray], object]) -> None:
+        fill(self._message.numpy())
+        self._graph.replay()

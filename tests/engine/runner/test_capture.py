@@ -10,7 +10,7 @@ import torch
 from host_graphs import WarmingRecorder
 
 from draftline.engine.runner import capture
-from draftline.engine.runner.capture import InputGraph, ResultStages
+from draftline.engine.runner.capture import InputGraph, ResultStages, WriteGraph
 
 CPU = torch.device("cpu")
 
@@ -63,6 +63,22 @@ def test_a_failed_fill_takes_no_turn() -> None:
         graph.launch(fail)
     graph.launch(counted_from(7))
     assert seen[1:] == [[7]]
+
+
+def test_every_launch_writes_its_own_words() -> None:
+    out = torch.zeros(50, dtype=torch.int32)
+    graph = WriteGraph(1 + 128 + 64, out, WarmingRecorder())  # type: ignore[arg-type]
+
+    def fill_with(launch: int) -> Callable[[np.ndarray], None]:
+        def fill(message: np.ndarray) -> None:
+            message[:2] = 1, launch
+            message[129:].view(np.int32)[0] = launch + 1
+
+        return fill
+
+    for launch in range(2 * capture._STAGES + 1):
+        graph.launch(fill_with(launch))
+    assert out.tolist() == [*range(1, 2 * capture._STAGES + 2), *[0] * (49 - 2 * capture._STAGES)]
 
 
 def test_results_are_those_of_the_last_launch_whichever_graph_and_capture_it_was() -> None:

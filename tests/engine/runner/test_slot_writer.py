@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from host_graphs import HostInputGraph, HostRecorder
+from host_graphs import HostRecorder, HostWriteGraph
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Plan, Row, Sequence
@@ -98,7 +98,7 @@ def test_blocks_and_sequences_are_written_together(table: SlotTable) -> None:
 
 @pytest.mark.parametrize("prompt", [5, 1500], ids=["few", "many"])
 def test_a_graph_writes_what_operations_would(prompt: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot_writer, "InputGraph", HostInputGraph)
+    monkeypatch.setattr(slot_writer, "WriteGraph", HostWriteGraph)
     recorder = HostRecorder()
     tables = [SlotTable.allocate(3, 2000, 4, torch.device("cpu"), vocab=100) for _ in range(2)]
     by_graph = SlotWriter(tables[0], EOS, recorder)  # type: ignore[arg-type]

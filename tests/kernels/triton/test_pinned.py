@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftline.kernels.triton.pinned import deliver, receive
+from draftline.kernels.triton.pinned import deliver, receive, receive_writes
 
 
 @pytest.mark.parametrize("words", [1, 641, 1024, 1537])
@@ -30,4 +30,21 @@ def test_results_go_to_the_stage_whose_turn_it_is(samples: int, rows: int) -> No
     assert torch.equal(stages[1, :samples], tokens)
     assert torch.equal(stages[1, most : most + rows], accepted.long())
     assert (stages[1] == -1).sum() == 4
+    assert turn.item() == 0
+
+
+@pytest.mark.parametrize("size", [128, 512])
+def test_every_launch_carries_out_the_next_stage_s_writes(size: int) -> None:
+    stages = torch.full((2, 1 + size + size // 2), 1 << 40)  # what counts no more is no place
+    stages[:, 1 : 1 + size] = 0
+    turn, out = torch.zeros(1, dtype=torch.int32), torch.zeros(3000, dtype=torch.int32)
+    expected = out.clone()
+    for launch, count in enumerate((0, 1, 127, 128, size - 3, size)):
+        stage = stages[launch % 2]
+        places, values = torch.randperm(len(out))[:count], torch.arange(count, dtype=torch.int32) + 1000 * launch
+        stage[0], stage[1 : 1 + count] = count, places
+        stage[1 + size :].view(torch.int32)[:count] = values
+        expected[places] = values
+        receive_writes(stages, turn, out)
+        assert torch.equal(out, expected)
     assert turn.item() == 0
