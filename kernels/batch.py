@@ -68,12 +68,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DraftQuery:
-    """What a drafter reads of each row in one pass: its newest tokens, drafts included, and entries without a token behind them.
+    """What a drafter reads of each row in the first pass of a round: its newest tokens, and entries without a token behind them.
 
-    The last token decides draft ``step``, and each entry behind it another draft.
+    The last token decides the first draft, and each entry behind it another draft. Each further pass reads the draft of the one
+    before it, and decides the next.
 
     Attributes:
-        step: the first decided draft's index, from 0.
         tokens: how many tokens.
         shift: by how many positions a token's query, key and value stand before the token.
         ahead: the entries behind the tokens. Of those behind a row's own drafts, for which it may have no block, the keys and values
@@ -81,7 +81,6 @@ class DraftQuery:
         ahead_id: what the first of these entries has in the place of a token id; the others count up from it.
     """
 
-    step: int
     tokens: int
     shift: int
     ahead: int = 0

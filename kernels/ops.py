@@ -309,24 +309,34 @@ class Ops(Protocol):
         ...
 
     def gather_drafts(
-        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int
-    ) -> Inputs:
-        """Build a drafter's inputs for one pass over each row that has draft ``query.step``.
+        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, passes: int, block_size: int
+    ) -> tuple[Inputs, ...]:
+        """Build a drafter's inputs for the passes of a round. `draft_sampled` fills in the token ids of all but the first.
 
         Args:
             slots: the slot table; the lengths of the slots in use are at least ``query.tokens + query.shift``.
             rows: [R] int64, slots.
-            drafts: [R] int32, how many drafts each row has. A row without draft ``query.step`` is left out, or is padding:
+            drafts: [R] int32, how many drafts each row has. A row without a pass's draft is left out of it, or is padding:
                 its positions are -1, and it writes nothing to the cache.
-            query: what the pass reads of a row.
+            query: what the first pass reads of a row.
+            passes: how many passes; with ``query.ahead``, one.
             block_size: tokens a cache block.
         """
         ...
 
     def draft_sampled(
-        self, logits: Tensor, token_ids: Tensor | None, rows: Tensor, positions: Tensor, slots: SlotTable
+        self,
+        logits: Tensor,
+        token_ids: Tensor | None,
+        rows: Tensor,
+        positions: Tensor,
+        slots: SlotTable,
+        constraints: ConstraintTable,
+        following: Inputs | None = None,
     ) -> None:
-        """Draft the tokens that `sample` would take with the temperature alone, into ``slots.tokens``.
+        """Draft the tokens that the slots' states force, or else those that `sample` would take with the temperature alone.
+
+        They go into ``slots.tokens``.
 
         Args:
             logits: [S, N], of any floating type, computed with in float32; left unchanged. Without a finite one, any token
@@ -335,6 +345,8 @@ class Ops(Protocol):
             rows: [S] int64, the slot of each draft.
             positions: [S] int64, its position; -1 of a draft that is not stored.
             slots: the slot table.
+            constraints: the constraint table.
+            following: the inputs of the next pass, whose token ids are these drafts; None behind the last one.
         """
         ...
 

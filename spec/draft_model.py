@@ -11,9 +11,11 @@ to catch up first; `engine.drafting.cache` keeps track of that.
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from typing_extensions import override
 
-from draftline.kernels.batch import DraftQuery, KVCache
+from draftline.kernels.batch import DraftQuery, Inputs, KVCache
 from draftline.kernels.collectives import Collectives
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
@@ -46,7 +48,7 @@ class DraftModel(Drafter):
             cache: the keys and values of the draft model, with as many blocks as the target's cache.
             ops: the device's operations.
             max_draft_tokens: the most tokens that it proposes at once.
-            constraints: the constraint table. Forced tokens replace the model's own drafts, as its next inputs too.
+            constraints: the constraint table. Forced tokens are drafts, and the next passes' inputs.
         """
         self.max_draft_tokens = max_draft_tokens
         self._model = model
@@ -57,22 +59,19 @@ class DraftModel(Drafter):
 
     @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
-        ops = self._ops
-        for step in range(rows.max_drafts):
-            query = DraftQuery(step, 1 if step else ROUND_BEGINS_WITH, shift=0)
-            inputs = ops.gather_drafts(table, rows.slots, rows.drafts, query, self._block_size)
+        ops, query = self._ops, DraftQuery(ROUND_BEGINS_WITH, shift=0)
+        passes = ops.gather_drafts(table, rows.slots, rows.drafts, query, rows.max_drafts, self._block_size)
+        for inputs, following in zip_longest(passes, passes[1:]):
             logits = self._model.forward(inputs.batch, self._cache)
             # Without top-p, penalties and masks: they cost time, and the target applies them anyway.
-            ops.draft_sampled(logits, None, inputs.slots, inputs.positions, table)
-            # Forced tokens replace drafts at once, so that the next pass continues from them.
-            ops.draft_forced(rows.slots, step + 1, table, self._constraints)
-            self._agree(rows, step, table)
+            ops.draft_sampled(logits, None, inputs.slots, inputs.positions, table, self._constraints, following)
+            self._agree(inputs, following, table)
 
     @override
     def catch_up(self, gather: GatherChunks) -> None:
         self._model.forward(gather(0), self._cache)
 
-    def _agree(self, rows: DraftRows, step: int, table: SlotTable) -> None:
+    def _agree(self, inputs: Inputs, following: Inputs | None, table: SlotTable) -> None:
         """Let all devices that compute this model go on with the same tokens. This one is alone."""
 
 
@@ -100,7 +99,9 @@ class SharedDraftModel(DraftModel):
         self._collectives = collectives
 
     @override
-    def _agree(self, rows: DraftRows, step: int, table: SlotTable) -> None:
-        positions = table.lengths[rows.slots].long() + step
-        # All rows of a slot (padding has slot 0) write the same.
-        table.tokens[rows.slots, positions] = self._collectives.spread(table.tokens[rows.slots, positions].long()).int()
+    def _agree(self, inputs: Inputs, following: Inputs | None, table: SlotTable) -> None:
+        # Padding has slot 0 and position -1: what stands there is spread, and stays.
+        tokens = self._collectives.spread(table.tokens[inputs.slots, inputs.positions].long())
+        table.tokens[inputs.slots, inputs.positions] = tokens.int()
+        if following is not None:
+            following.batch.token_ids.copy_(table.tokens[following.slots, following.positions - 1])

@@ -15,6 +15,8 @@ block: after a prefix hit that ends there, it may be another continuation's. Tha
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -83,7 +85,7 @@ class Eagle3(Drafter):
             cache: its keys and values, one layer with as many blocks as the target's cache.
             ops: the device's operations.
             max_draft_tokens: the most tokens that it proposes at once.
-            constraints: the constraint table. Forced tokens replace the head's own drafts, as its next inputs too.
+            constraints: the constraint table. Forced tokens are drafts, and the next passes' inputs.
         """
         self.max_draft_tokens = max_draft_tokens
         self.sink = self._store = StateStore(head, ops, cache.layers[0].keys.shape[0], cache.block_size)
@@ -96,18 +98,17 @@ class Eagle3(Drafter):
     @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         ops, hidden, slots = self._ops, None, rows.slots
-        for step in range(rows.max_drafts):
-            if step:
-                # As in `DraftModel`, this pass continues from forced tokens. `ForcedFirst` writes them behind the last pass.
-                ops.draft_forced(rows.slots, step, table, self._constraints)
-            query = DraftQuery(step, 1 if step else self.max_draft_tokens + 1, shift=1)
-            inputs = ops.gather_drafts(table, rows.slots, rows.drafts, query, self._block_size)
+        query = DraftQuery(self.max_draft_tokens + 1, shift=1)
+        passes = ops.gather_drafts(table, rows.slots, rows.drafts, query, rows.max_drafts, self._block_size)
+        for inputs, following in zip_longest(passes, passes[1:]):
             # The target's hidden states first, then the head's own.
             hidden = self._store.read(inputs.batch) if hidden is None else _of_slots(hidden, slots, inputs.slots)
             slots = inputs.slots
             logits, hidden = self._head.forward(inputs.batch, inputs.batch.token_ids, hidden, self._cache)
             # As in `DraftModel`: the target applies everything but the temperature.
-            ops.draft_sampled(logits, self._head.target_ids, inputs.slots, inputs.positions, table)
+            ops.draft_sampled(
+                logits, self._head.target_ids, inputs.slots, inputs.positions, table, self._constraints, following
+            )
 
     @override
     def catch_up(self, gather: GatherChunks) -> None:

@@ -27,12 +27,12 @@ class ParallelHead(Eagle3):
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         ops, head, known, ahead = self._ops, self._head, self.max_draft_tokens + 1, rows.max_drafts - 1
         # All drafts of every row that has any. A row's own number only limits where its entries are written.
-        query = DraftQuery(0, known, shift=1, ahead=ahead, ahead_id=head.first_mask_id)
-        inputs = ops.gather_drafts(table, rows.slots, rows.drafts, query, self._block_size)
+        query = DraftQuery(known, shift=1, ahead=ahead, ahead_id=head.first_mask_id)
+        (inputs,) = ops.gather_drafts(table, rows.slots, rows.drafts, query, 1, self._block_size)
         batch = inputs.batch
         states = self._store.read(batch)
         of_entries = states.view(len(batch.context_lens), query.entries, states.shape[1])
         of_entries[:, known:] = of_entries[:, known - 1 : known]
         logits, _ = head.forward(batch, batch.token_ids, states, self._cache)
         # As in `DraftModel`: the target applies everything but the temperature.
-        ops.draft_sampled(logits, head.target_ids, inputs.slots, inputs.positions, table)
+        ops.draft_sampled(logits, head.target_ids, inputs.slots, inputs.positions, table, self._constraints)

@@ -131,9 +131,10 @@ class LoadedHead(LoadedDraft):
         kind = ParallelHead if head.config.parallel_drafts > 1 else Eagle3
         cache = _cache(head.config.layer, blocks, config.block_size, head.cache_dtype, head.device)
         drafter: Drafter = kind(head, cache, ops, config.draft_tokens, constraints)
-        if config.drafter == "auto":
-            drafter = (LookupInstead if head.device.type == "cpu" else LookupFirst)(drafter, ops)
-        return ForcedFirst(drafter, ops, constraints)
+        if config.drafter != "auto":
+            return drafter
+        lookup = LookupInstead if head.device.type == "cpu" else LookupFirst
+        return ForcedFirst(lookup(drafter, ops), ops, constraints)
 
 
 def load_draft(

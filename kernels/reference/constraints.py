@@ -81,6 +81,23 @@ def draft_forced(rows: Tensor, count: int, slots: SlotTable, constraints: Constr
             slots.tokens[slot, length : length + drafts] = constraints.words[address + 1 : address + 1 + drafts]
 
 
+def forced_drafts(
+    rows: Tensor, index: Tensor, constraints: ConstraintTable
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
+    """Whether a draft is forced, and the token that it must be.
+
+    Args:
+        rows: [S] int64, the slot of each draft.
+        index: [S] int64, its index behind the slot's known tokens.
+        constraints: the constraint table.
+    """
+    words, states = constraints.words.numpy(force=True), constraints.states.numpy(force=True)
+    state, index_host = states[rows.numpy(force=True)].astype(np.int64), index.numpy(force=True)
+    address = np.where(state > 0, words[np.maximum(state, 0) + DRAFTS], 0).astype(np.int64)
+    forced = (address > 0) & (index_host < np.where(address > 0, words[address], 0))
+    return forced, words[np.where(forced, address + 1 + index_host, 0)]
+
+
 def _after(words: npt.NDArray[np.int32], state: _Ints, classes: _Ints, token: npt.NDArray[np.integer]) -> _Ints:
     """The states after tokens; 0 where a token is not allowed. Undefined for state 0."""
     token = token.astype(np.int64)

@@ -23,7 +23,7 @@ from draftline.kernels.reference import functional, functional_step, sampling
 from draftline.kernels.reference.accept import accept
 from draftline.kernels.reference.attention import group_rows
 from draftline.kernels.reference.attention_sizes import AttentionSizes, attention_sizes
-from draftline.kernels.reference.constraints import advance_constraints, constrain, draft_forced
+from draftline.kernels.reference.constraints import advance_constraints, constrain, draft_forced, forced_drafts
 from draftline.kernels.reference.functional_step import HeadShape
 from draftline.kernels.reference.ngram import draft_ngram, draft_ngram_table, learn_ngrams
 from draftline.kernels.scaled import ScaledWeight, scaled_product
@@ -346,13 +346,22 @@ class ReferenceOps(Ops):
 
     @override
     def gather_drafts(
-        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int
+        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, passes: int, block_size: int
+    ) -> tuple[Inputs, ...]:
+        later = DraftQuery(1, query.shift)
+        queries = (query, *[later] * (passes - 1))
+        return tuple(
+            self._gather_pass(slots, rows, drafts, step, query, block_size) for step, query in enumerate(queries)
+        )
+
+    def _gather_pass(
+        self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, query: DraftQuery, block_size: int
     ) -> Inputs:
-        # Rows without a draft in this step are left out. In numpy, as `gather`.
-        wanted = drafts.numpy(force=True) > query.step
+        # Rows without a draft in this pass are left out. In numpy, as `gather`.
+        wanted = drafts.numpy(force=True) > step
         chosen = rows.numpy(force=True)[wanted]
         count, entries = len(chosen), query.entries
-        starts = slots.lengths.numpy(force=True)[chosen] + (query.step - query.tokens - query.shift)
+        starts = slots.lengths.numpy(force=True)[chosen] + (step - query.tokens - query.shift)
         inputs = self.gather(
             slots,
             torch.from_numpy(chosen).to(rows.device),
@@ -370,27 +379,44 @@ class ReferenceOps(Ops):
             entry = torch.arange(entries, device=rows.device)
             behind = entry[query.tokens :] + (query.ahead_id - query.tokens)
             token_ids.view(count, entries)[:, query.tokens :] = behind
-            last = drafts[torch.from_numpy(wanted)].long()[:, None] + (query.tokens - query.step)
+            last = drafts[torch.from_numpy(wanted)].long()[:, None] + (query.tokens - step)
             cache_index = cache_index.view(count, entries).gather(1, torch.minimum(entry, last)).flatten()
         batch = replace(batch, token_ids=token_ids, cache_index=cache_index)
         return Inputs(batch, inputs.slots, inputs.positions + query.shift)
 
     @override
     def draft_sampled(
-        self, logits: Tensor, token_ids: Tensor | None, rows: Tensor, positions: Tensor, slots: SlotTable
+        self,
+        logits: Tensor,
+        token_ids: Tensor | None,
+        rows: Tensor,
+        positions: Tensor,
+        slots: SlotTable,
+        constraints: ConstraintTable,
+        following: Inputs | None = None,
     ) -> None:
         stored = positions >= 0
         if not stored.all():
             logits, rows, positions = logits[stored], rows[stored], positions[stored]
+        drafts = self._sampled_drafts(logits, token_ids, rows, positions, slots)
+        forced, tokens = forced_drafts(rows, positions - slots.lengths[rows], constraints)
+        if forced.any():
+            drafts = torch.where(torch.from_numpy(forced), torch.from_numpy(tokens.astype(np.int64)), drafts)
+        slots.tokens[rows, positions] = drafts.to(torch.int32)
+        if following is not None:
+            following.batch.token_ids.copy_(slots.tokens[following.slots, following.positions - 1])
+
+    def _sampled_drafts(
+        self, logits: Tensor, token_ids: Tensor | None, rows: Tensor, positions: Tensor, slots: SlotTable
+    ) -> Tensor:
+        """[S] int64: the tokens of `draft_sampled`, of drafts that are all stored."""
         best = sampling.greedy(logits, rows, slots)
         if best is not None:
-            slots.tokens[rows, positions] = (best if token_ids is None else token_ids[best]).to(torch.int32)
-            return
+            return best if token_ids is None else token_ids[best]
         if token_ids is not None:  # the noise is that of the whole vocabulary's tokens
             every = logits.new_full((logits.shape[0], int(token_ids[-1]) + 1), float("-inf"))
             logits = every.index_copy_(1, token_ids, logits)
-        tokens = self.sample(logits, SampleRows(rows, positions, SamplingFeatures.TEMPERATURE, masks=None), slots)
-        slots.tokens[rows, positions] = tokens.to(torch.int32)
+        return self.sample(logits, SampleRows(rows, positions, SamplingFeatures.TEMPERATURE, masks=None), slots)
 
     @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

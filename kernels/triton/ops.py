@@ -239,15 +239,23 @@ class TritonOps(Ops):
 
     @override
     def gather_drafts(
-        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int
-    ) -> Inputs:
-        return gather_drafts(slots, rows, drafts, query, block_size, overlap=overlaps(rows, self.limits))
+        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, passes: int, block_size: int
+    ) -> tuple[Inputs, ...]:
+        return gather_drafts(slots, rows, drafts, query, passes, block_size, overlap=overlaps(rows, self.limits))
 
     @override
     def draft_sampled(
-        self, logits: Tensor, token_ids: Tensor | None, rows: Tensor, positions: Tensor, slots: SlotTable
+        self,
+        logits: Tensor,
+        token_ids: Tensor | None,
+        rows: Tensor,
+        positions: Tensor,
+        slots: SlotTable,
+        constraints: ConstraintTable,
+        following: Inputs | None = None,
     ) -> None:
-        draft_sampled(logits, token_ids, rows, positions, slots, overlap=overlaps(logits, self.limits))
+        overlap = overlaps(logits, self.limits)
+        draft_sampled(logits, token_ids, rows, positions, slots, constraints, following, overlap=overlap)
 
     @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -11,6 +11,7 @@ from torch.nn.functional import silu
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
+from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.philox import gumbel
 from draftline.kernels.reference import sampling
 from draftline.kernels.reference.ops import ReferenceOps
@@ -296,7 +297,8 @@ def test_draft_sampled(
     logits = (3 * draw(rng, rows, vocab)).to(dtype)
     token_ids = torch.randperm(whole, generator=rng, device=device)[:vocab].sort().values
     of_slots, positions = torch.randperm(rows, device=device), torch.arange(rows, device=device) * 5
-    ops.draft_sampled(logits, token_ids if vocab < whole else None, of_slots, positions, slots)
+    free = ConstraintTable.allocate(rows, whole, words=64, masks=4, samples=2, device=device)
+    ops.draft_sampled(logits, token_ids if vocab < whole else None, of_slots, positions, slots, free)
     every = torch.full((rows, whole), float("-inf"), device=device).index_copy_(1, token_ids, logits.float())
     step = SampleRows(of_slots, positions, SamplingFeatures.TEMPERATURE, None)
     expected = ops.sample(every if vocab < whole else logits, step, slots)

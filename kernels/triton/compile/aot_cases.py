@@ -258,11 +258,11 @@ def _speculate(ops: Ops, drafts: int) -> None:
     ops.learn_ngrams(rows, drafts + 1, ngrams, slots)
     ops.draft_ngram_table(rows, drafts, 4, ngrams, slots)
     ops.accept(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), starts, drafts + 1, slots)
-    for step in range(min(drafts, 2)):
-        ops.gather_drafts(slots, rows, starts, DraftQuery(step, 1 if step else 2, 0), 16)
-        ops.gather_drafts(slots, rows, starts, DraftQuery(step, 1 if step else drafts + 1, 1), 16)
+    if drafts:
+        ops.gather_drafts(slots, rows, starts, DraftQuery(2, 0), drafts, 16)
+        ops.gather_drafts(slots, rows, starts, DraftQuery(drafts + 1, 1), drafts, 16)
     if drafts > 1:
-        ops.gather_drafts(slots, rows, starts, DraftQuery(0, drafts + 1, 1, drafts - 1, 128_256), 16)
+        ops.gather_drafts(slots, rows, starts, DraftQuery(drafts + 1, 1, drafts - 1, 128_256), 1, 16)
 
 
 def _constrain(ops: Ops, model: ModelShape) -> None:
@@ -279,7 +279,10 @@ def _draft(ops: Ops, model: ModelShape, *, mapped: bool) -> None:
     slots = SlotTable.allocate(256, 8192, 512, _META)
     rows = _empty(4, dtype=torch.int64)
     vocab = 32_000 if mapped else model.vocab
-    ops.draft_sampled(_empty(4, vocab), _empty(vocab, dtype=torch.int64) if mapped else None, rows, rows, slots)
+    constraints = ConstraintTable.allocate(256, model.vocab, words=1 << 20, masks=1024, samples=5, device=_META)
+    token_ids = _empty(vocab, dtype=torch.int64) if mapped else None
+    for inputs in (None, *ops.gather_drafts(slots, rows, rows.int(), DraftQuery(2, 0), 1, 16)):
+        ops.draft_sampled(_empty(4, vocab), token_ids, rows, rows, slots, constraints, inputs)
     hidden, norm = _empty(4, model.hidden), _empty(model.hidden)
     ops.joined_norms(_empty(model.vocab, model.hidden), rows, norm, hidden, norm, 1e-5)
     ops.put_rows(ops.take_rows(hidden, rows), rows, hidden)

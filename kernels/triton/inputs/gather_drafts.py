@@ -1,10 +1,13 @@
-"""A draft model's inputs for the next draft of each row.
+"""A drafter's inputs for the passes of a round.
 
 As in `gather.py`, but with fixed shapes and nothing from the host. Lengths are read from the slot table, so that one CUDA
-graph can hold all steps of a round. A parallel head decides all drafts in one step: its query goes on behind the known tokens.
+graph can hold all passes of a round. Only the drafts that later passes read are not known yet: `draft.py` puts them in their place. A
+parallel head decides all drafts in one pass: its query goes on behind the known tokens.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import torch
 import triton
@@ -17,8 +20,11 @@ from draftline.kernels.triton.overlap import launch_options, wait_unfollowed
 
 _BLOCK = 128
 
+_ALIGNED = 4
+"""Elements: the tensors of each later pass begin at multiples of 16 bytes, so that kernels read all of them alike."""
 
-@triton.jit
+
+@triton.jit(do_not_specialize=["later_stride"])
 def _gather_drafts_kernel(
     slot_tokens: tl.tensor,
     slot_tables: tl.tensor,
@@ -34,10 +40,17 @@ def _gather_drafts_kernel(
     logits_index: tl.tensor,
     logits_slots: tl.tensor,
     logits_positions: tl.tensor,
+    later_positions: tl.tensor,
+    later_cache_index: tl.tensor,
+    later_decided: tl.tensor,
+    later_contexts: tl.tensor,
+    later_starts: tl.tensor,
+    later_index: tl.tensor,
     tokens_stride: int,
     tables_stride: int,
+    later_stride: int,
     AHEAD_ID: tl.constexpr,
-    STEP: tl.constexpr,
+    PASSES: tl.constexpr,
     QUERY: tl.constexpr,
     AHEAD: tl.constexpr,
     LANES: tl.constexpr,
@@ -52,25 +65,24 @@ def _gather_drafts_kernel(
     wait_unfollowed(OVERLAP)
     slot = tl.load(rows + row)
     own = tl.load(drafts + row)
-    wanted = own > STEP
-    # The position of the first draft that this step decides. The query is the QUERY tokens before it.
-    decides = tl.load(lengths + slot) + STEP
+    # The position of the first draft. The first pass reads the QUERY tokens before it.
+    length = tl.load(lengths + slot)
     table = slot_tables + slot * tables_stride
     ENTRIES: tl.constexpr = QUERY + AHEAD
-    context_len = tl.where(wanted, decides - SHIFT + AHEAD, ENTRIES)
+    context_len = tl.where(own > 0, length - SHIFT + AHEAD, ENTRIES)
     if part == 0:
         lane = tl.arange(0, LANES)
         mask = lane < ENTRIES
         first = context_len - ENTRIES
         token = tl.load(slot_tokens + slot * tokens_stride + first + lane + SHIFT, mask=lane < QUERY, other=0)
         token = tl.where(lane < QUERY, token, AHEAD_ID + lane - QUERY)
-        written = first + tl.minimum(lane, QUERY + own - STEP) if AHEAD else first + lane
+        written = first + tl.minimum(lane, QUERY + own) if AHEAD else first + lane
         block = tl.load(table + written // BLOCK_SIZE, mask=mask, other=0)
         target = block.to(tl.int64) * BLOCK_SIZE + written % BLOCK_SIZE
         index = row * ENTRIES + lane
         tl.store(token_ids + index, token.to(tl.int64), mask=mask)
         tl.store(positions + index, (first + lane).to(tl.int64), mask=mask)
-        tl.store(cache_index + index, tl.where(wanted, target, -1), mask=mask)
+        tl.store(cache_index + index, tl.where(own > 0, target, -1), mask=mask)
         tl.store(query_starts + row, row * ENTRIES)
         tl.store(query_starts + row + 1, (row + 1) * ENTRIES)
         tl.store(context_lens + row, context_len)
@@ -78,8 +90,23 @@ def _gather_drafts_kernel(
         mask = lane <= AHEAD
         tl.store(logits_index + decision, (row * ENTRIES + QUERY - 1 + lane).to(tl.int64), mask=mask)
         tl.store(logits_slots + decision, slot + tl.zeros_like(lane), mask=mask)
-        tl.store(logits_positions + decision, tl.where(wanted, decides + lane, -1).to(tl.int64), mask=mask)
-    blocks = tl.cdiv(context_len, BLOCK_SIZE)
+        tl.store(logits_positions + decision, tl.where(own > 0, length + lane, -1).to(tl.int64), mask=mask)
+        for step in tl.static_range(1, PASSES):
+            wanted = own > step
+            context = tl.where(wanted, length - SHIFT + step, 1)
+            position = context - 1
+            block = tl.load(table + position // BLOCK_SIZE).to(tl.int64)
+            place = (step - 1) * later_stride + row
+            tl.store(later_positions + place, position.to(tl.int64))
+            tl.store(later_cache_index + place, tl.where(wanted, block * BLOCK_SIZE + position % BLOCK_SIZE, -1))
+            tl.store(later_decided + place, tl.where(wanted, length + step, -1).to(tl.int64))
+            tl.store(later_contexts + place, context)
+        if PASSES > 1:
+            tl.store(later_starts + row, row)
+            tl.store(later_starts + row + 1, row + 1)
+            tl.store(later_index + row, row.to(tl.int64))
+    # All passes share the table: its blocks are those of the last one's context.
+    blocks = tl.cdiv(context_len + tl.maximum(tl.minimum(own, PASSES) - 1, 0), BLOCK_SIZE)
     for base in range(part * BLOCK, blocks, tl.num_programs(1) * BLOCK):
         index = base + tl.arange(0, BLOCK)
         block = tl.load(table + index, mask=index < blocks, other=0)
@@ -87,11 +114,18 @@ def _gather_drafts_kernel(
 
 
 def gather_drafts(
-    slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, block_size: int, *, overlap: bool = False
-) -> Inputs:
+    slots: SlotTable,
+    rows: Tensor,
+    drafts: Tensor,
+    query: DraftQuery,
+    passes: int,
+    block_size: int,
+    *,
+    overlap: bool = False,
+) -> tuple[Inputs, ...]:
     """``Ops.gather_drafts`` by one kernel, which with ``overlap`` starts before the previous one has ended.
 
-    A row without a draft in this step is padding that attends to its query alone.
+    A row without a pass's draft is padding there that attends to its query alone.
     """
     device = slots.tokens.device
     count, entries = rows.shape[0], query.entries
@@ -103,6 +137,13 @@ def gather_drafts(
     query_starts = torch.empty(count + 1, dtype=torch.int32, device=device)
     context_lens = torch.empty(count, dtype=torch.int32, device=device)
     block_tables = torch.empty((count, max_blocks), dtype=torch.int32, device=device)
+    stride = -(-count // _ALIGNED) * _ALIGNED
+    later_ids, later_positions, later_cache_index, later_decided = torch.empty(
+        (4, passes - 1, stride), dtype=torch.int64, device=device
+    )
+    later_contexts = torch.empty((passes - 1, stride), dtype=torch.int32, device=device)
+    later_starts = torch.empty(count + 1, dtype=torch.int32, device=device)
+    later_index = torch.empty(count, dtype=torch.int64, device=device)
     if count:
         _gather_drafts_kernel[(count, min(16, triton.cdiv(max_blocks, _BLOCK)))](
             slots.tokens,
@@ -119,10 +160,17 @@ def gather_drafts(
             logits_index,
             logits_slots,
             logits_positions,
+            later_positions,
+            later_cache_index,
+            later_decided,
+            later_contexts,
+            later_starts,
+            later_index,
             slots.tokens.stride(0),
             slots.block_tables.stride(0),
+            stride,
             AHEAD_ID=query.ahead_id,
-            STEP=query.step,
+            PASSES=passes,
             QUERY=query.tokens,
             AHEAD=query.ahead,
             LANES=triton.next_power_of_2(entries),
@@ -134,7 +182,7 @@ def gather_drafts(
             num_warps=2,
             **launch_options(overlap),
         )
-    batch = Batch(
+    first = Batch(
         token_ids=token_ids,
         positions=positions,
         cache_index=cache_index,
@@ -145,4 +193,21 @@ def gather_drafts(
         query_lens_host=(entries,) * count,
         context_lens_host=(longest,) * count,
     )
-    return Inputs(batch, logits_slots, logits_positions)
+    later = [
+        Inputs(
+            dataclasses.replace(
+                first,
+                token_ids=later_ids[step, :count],
+                positions=later_positions[step, :count],
+                cache_index=later_cache_index[step, :count],
+                query_starts=later_starts,
+                context_lens=later_contexts[step, :count],
+                logits_index=later_index,
+                query_lens_host=(1,) * count,
+            ),
+            logits_slots,
+            later_decided[step, :count],
+        )
+        for step in range(passes - 1)
+    ]
+    return Inputs(first, logits_slots, logits_positions), *later

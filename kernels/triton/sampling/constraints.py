@@ -117,6 +117,18 @@ def _advance_kernel(
 
 
 @triton.jit
+def forced_draft(
+    index: tl.tensor, slot: tl.tensor, words: tl.tensor, slot_states: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
+    """Whether a slot's state forces its draft of an index, and the token that it must be. Of a negative index, anything."""
+    state = tl.load(slot_states + slot)
+    address = tl.load(words + state + _DRAFTS, mask=state > 0, other=0)
+    forced = index < tl.load(words + address, mask=address > 0, other=0)
+    token = tl.load(words + address + 1 + index, mask=forced & (index >= 0), other=0)
+    return forced & (index >= 0), token
+
+
+@triton.jit
 def _draft_forced_kernel(
     rows: tl.tensor,
     slot_tokens: tl.tensor,

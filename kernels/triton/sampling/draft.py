@@ -1,7 +1,7 @@
 """Sampling drafts straight into the slot table: a drafter's passes are short, and each launch counts.
 
 Two launches, as in `sample.py`, but with the temperature alone: the first keeps the best score of each block of a row, the
-second stores the row's best token where its draft belongs. A head with a small vocabulary has a logit for each of its own
+second stores the row's best token, or the one that a constraint forces, where its draft belongs, and where the next pass reads it. A head with a small vocabulary has a logit for each of its own
 tokens. The noise is always that of the target's token, so that the two agree as often as they can.
 """
 
@@ -12,8 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from draftline.kernels.batch import Inputs
+from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.sampling.constraints import forced_draft
 from draftline.kernels.triton.sampling.gumbel import MIN_TEMPERATURE, gumbel_noise, noise_of_tokens
 from draftline.kernels.triton.sampling.scaled_logits import read_scaled
 from draftline.kernels.triton.sampling.top_groups import GROUP, best_of_tile
@@ -70,7 +73,12 @@ def _store_best_kernel(
     row_slots: tl.tensor,
     row_positions: tl.tensor,
     slot_tokens: tl.tensor,
+    lengths: tl.tensor,
+    words: tl.tensor,
+    slot_states: tl.tensor,
+    following: tl.tensor,
     tokens_stride: int,
+    FOLLOWED: tl.constexpr,
     COUNT: tl.constexpr,
     NUM_BLOCKS: tl.constexpr,
     PADDED_BLOCKS: tl.constexpr,
@@ -79,14 +87,20 @@ def _store_best_kernel(
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, PADDED_BLOCKS)
+    # No pass of a round writes these.
+    position = tl.load(row_positions + row)
+    slot = tl.load(row_slots + row)
+    is_forced, forced = forced_draft(position - tl.load(lengths + slot), slot, words, slot_states)
     wait_for_previous(OVERLAP)
     score = tl.load(block_score + row * NUM_BLOCKS + block, mask=block < NUM_BLOCKS, other=float("-inf"))
     best = tl.load(block_best + row * NUM_BLOCKS + block, mask=block < NUM_BLOCKS, other=COUNT)
     index = tl.min(tl.where(score == tl.max(score, axis=0), best, COUNT), axis=0)
     index = tl.minimum(index, COUNT - 1)
     token = tl.load(token_ids + index).to(tl.int32) if MAPPED else index
-    position = tl.load(row_positions + row)
-    tl.store(slot_tokens + tl.load(row_slots + row) * tokens_stride + position, token, mask=position >= 0)
+    token = tl.where(is_forced, forced, token)
+    tl.store(slot_tokens + slot * tokens_stride + position, token, mask=position >= 0)
+    if FOLLOWED:
+        tl.store(following + row, token.to(tl.int64))
 
 
 def draft_sampled(
@@ -95,6 +109,8 @@ def draft_sampled(
     rows: Tensor,
     positions: Tensor,
     slots: SlotTable,
+    constraints: ConstraintTable,
+    following: Inputs | None = None,
     *,
     overlap: bool = False,
 ) -> None:
@@ -132,7 +148,12 @@ def draft_sampled(
         rows,
         positions,
         slots.tokens,
+        slots.lengths,
+        constraints.words,
+        constraints.states,
+        positions if following is None else following.batch.token_ids,
         slots.tokens.stride(0),
+        FOLLOWED=following is not None,
         COUNT=vocab,
         NUM_BLOCKS=num_blocks,
         PADDED_BLOCKS=triton.next_power_of_2(num_blocks),

@@ -33,7 +33,7 @@ def test_a_head_drafts_behind_lookup_unless_it_is_asked_for_alone(
     loaded = LoadedHead(tiny_head(parallel_drafts=drafts_at_once))
     made = loaded.build(config, 8, ReferenceOps(), constraints)
     assert made.name == before + name
-    assert isinstance(made, ForcedFirst)
+    assert isinstance(made, ForcedFirst) == (drafter == "auto"), "a head alone drafts forced tokens itself"
     assert made.keeps_cache
     assert made.sink.layers == loaded.read_layers != ()
 

@@ -9,6 +9,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.testing import assert_close
 
+from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.constraints import DRAFTS, ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.philox import gumbel
 from draftline.kernels.reference.ops import ReferenceOps
@@ -30,6 +32,12 @@ def triton_ops(device: torch.device) -> TritonOps:
 @pytest.fixture(params=["reference", "triton"])
 def ops(request: pytest.FixtureRequest, triton_ops: TritonOps) -> Ops:
     return ReferenceOps() if request.param == "reference" else triton_ops
+
+
+@pytest.fixture
+def free(device: torch.device) -> ConstraintTable:
+    """A constraint table in which nothing is constrained."""
+    return ConstraintTable.allocate(8, VOCAB, words=64, masks=4, samples=2, device=device)
 
 
 @triton.jit
@@ -73,6 +81,7 @@ def test_drafts_are_the_reference_s(
     dtype: torch.dtype,
     triton_ops: TritonOps,
     slots: SlotTable,
+    free: ConstraintTable,
     device: torch.device,
     rng: torch.Generator,
 ) -> None:
@@ -83,14 +92,14 @@ def test_drafts_are_the_reference_s(
     tables = []
     for ops in (ReferenceOps(), triton_ops):
         table = replace(slots, tokens=slots.tokens.clone())
-        ops.draft_sampled(logits, token_ids, rows, positions, table)
+        ops.draft_sampled(logits, token_ids, rows, positions, table, free)
         tables.append(table.tokens)
     assert torch.equal(*tables)
     assert torch.equal(wide, before)
 
 
 def test_drafts_of_a_head_s_vocabulary_are_those_of_the_whole(
-    ops: Ops, slots: SlotTable, device: torch.device, rng: torch.Generator
+    ops: Ops, slots: SlotTable, free: ConstraintTable, device: torch.device, rng: torch.Generator
 ) -> None:
     """Where no other token could win, the two draft the same: the noise is of the token, not of its place."""
     logits = torch.randn(ROWS, VOCAB, generator=rng, device=device)
@@ -98,40 +107,73 @@ def test_drafts_of_a_head_s_vocabulary_are_those_of_the_whole(
     whole = torch.full_like(logits, float("-inf")).index_copy_(1, token_ids, logits[:, token_ids])
     rows, positions = rows_of(device)
     table = replace(slots, tokens=slots.tokens.clone())
-    ops.draft_sampled(whole, None, rows, positions, table)
-    ops.draft_sampled(logits[:, token_ids], token_ids, rows, positions, slots)
+    ops.draft_sampled(whole, None, rows, positions, table, free)
+    ops.draft_sampled(logits[:, token_ids], token_ids, rows, positions, slots, free)
     assert torch.equal(slots.tokens, table.tokens)
 
 
-def test_drafts_are_stored_where_they_belong(ops: Ops, slots: SlotTable, device: torch.device) -> None:
+def test_drafts_are_stored_where_they_belong(
+    ops: Ops, slots: SlotTable, free: ConstraintTable, device: torch.device
+) -> None:
     slots.temperature.zero_()
     expected = slots.tokens.clone()
     logits = torch.zeros(4, 20, device=device)
     for row, token in enumerate((11, 12, 13, 14)):
         logits[row, token] = 1
     rows, positions = torch.tensor([3, 0, 1, 4], device=device), torch.tensor([20, -1, 2, 39], device=device)
-    ops.draft_sampled(logits, None, rows, positions, slots)
+    ops.draft_sampled(logits, None, rows, positions, slots, free)
     expected[3, 20], expected[1, 2], expected[4, 39] = 11, 13, 14
     assert torch.equal(slots.tokens, expected)
 
 
-def test_a_tie_is_the_first_token_s(ops: Ops, slots: SlotTable, device: torch.device) -> None:
+def test_a_tie_is_the_first_token_s(ops: Ops, slots: SlotTable, free: ConstraintTable, device: torch.device) -> None:
     slots.temperature.zero_()
     logits = torch.zeros(1, VOCAB, device=device)
     logits[0, [40, 300, 1099]] = 2
     token_ids = torch.arange(0, 3 * VOCAB, 3, device=device)
     where = torch.tensor([2], device=device)
     for ids, expected in ((None, 40), (token_ids, 120)):
-        ops.draft_sampled(logits, ids, where, where, slots)
+        ops.draft_sampled(logits, ids, where, where, slots, free)
         assert slots.tokens[2, 2] == expected
 
 
-def test_rows_without_a_finite_logit_draft_some_token(ops: Ops, slots: SlotTable, device: torch.device) -> None:
+def test_rows_without_a_finite_logit_draft_some_token(
+    ops: Ops, slots: SlotTable, free: ConstraintTable, device: torch.device
+) -> None:
     token_ids = torch.arange(5, 5 + 70, device=device)
     rows, positions = rows_of(device)
     slots.tokens.fill_(-7)
-    ops.draft_sampled(torch.full((ROWS, 70), float("-inf"), device=device), token_ids, rows, positions, slots)
+    hopeless = torch.full((ROWS, 70), float("-inf"), device=device)
+    ops.draft_sampled(hopeless, token_ids, rows, positions, slots, free)
     stored = positions >= 0
     drafted = slots.tokens[rows[stored], positions[stored]]
     assert drafted.min() >= 0
     assert drafted.max() < 75
+
+
+def test_forced_tokens_are_drafted_instead_and_read_by_the_next_pass(
+    ops: Ops, slots: SlotTable, device: torch.device
+) -> None:
+    """Slot 3's state forces two tokens, slot 1's one. The other rows have the best token, and one of them no draft."""
+    constraints = ConstraintTable.allocate(8, VOCAB, words=256, masks=4, samples=2, device=device)
+    for slot, state, drafts in ((3, 64, (501, 502)), (1, 128, (601,))):
+        constraints.states[slot] = state
+        constraints.words[state + DRAFTS] = state + 32
+        forced = torch.tensor([len(drafts), *drafts], dtype=torch.int32, device=device)
+        constraints.words[state + 32 : state + 32 + len(forced)] = forced
+    slots.temperature.zero_()
+    slots.lengths.fill_(10)
+    logits = torch.zeros(5, 20, device=device)
+    logits[:, 7] = 1
+    rows = torch.tensor([3, 1, 2, 0, 4], device=device)
+    for step, expected in enumerate(([501, 601, 7, 7], [502, 7, 7, 7], [7, 7, 7, 7])):
+        positions = torch.tensor([10 + step] * 4 + [-1], device=device)
+        nothing = torch.empty(0, dtype=torch.int64, device=device)
+        ids = torch.zeros(5, dtype=torch.int64, device=device)
+        batch = Batch(ids, nothing, nothing, nothing, nothing, nothing, nothing, (), ())
+        following = Inputs(batch, rows, torch.where(positions < 0, -1, positions + 1))
+        before = slots.tokens[4].clone()
+        ops.draft_sampled(logits, None, rows, positions, slots, constraints, following)
+        assert slots.tokens[rows[:4], positions[:4]].tolist() == expected
+        assert ids[:4].tolist() == expected
+        assert torch.equal(slots.tokens[4], before)
