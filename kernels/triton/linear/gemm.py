@@ -37,6 +37,10 @@ _SMALL_WEIGHTS = ((2 << 20, 1024), (8 << 20, 128))
 """Weights of up to so many elements, and the tokens up to which their products are faster here, whose launches overlap, than
 the vendor's."""
 
+_FEW_TILES, _MOST_AT_ONCE = 6, 264
+"""Of a small weight with SwiGLU: the tiles of 64 tokens up to which a program has 128 channels at a time, and the programs that run at
+once, two on a multiprocessor."""
+
 # Where launches overlap, elements of each weight row to prefetch before the wait for the previous kernel.
 _AHEAD = tl.constexpr(256)
 
@@ -148,10 +152,18 @@ def max_own_rows(weight_elements: int) -> int:
 
 def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
     """A division for 65 to 1,024 tokens and a small weight: tiles narrow enough for programs on most multiprocessors."""
-    tiles_m, programs, block_n = -(-rows // 64), 100 if rows <= 128 else 60, 64 if swiglu else 128
+    tiles_m = -(-rows // 64)
+    if swiglu and tiles_m > _FEW_TILES:
+        # Two programs on each multiprocessor, or where not all of them would run at once, fewer and larger ones.
+        if tiles_m * (n // 64) <= _MOST_AT_ONCE:
+            return GemmConfig(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=4)
+        return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
+    programs, block_n = 100 if rows <= 128 else 60, 64 if swiglu else 128
     while block_n > 16 and n // block_n * tiles_m < programs:
         block_n //= 2
-    return GemmConfig(block_m=64, block_n=block_n, block_k=64 if block_n == 128 else 128, num_warps=4, num_stages=4)
+    if block_n == 128:
+        return GemmConfig(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=5)
+    return GemmConfig(block_m=64, block_n=block_n, block_k=128, num_warps=4, num_stages=4)
 
 
 def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
@@ -186,6 +198,9 @@ def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
         if n > 1024:
             return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
         return GemmConfig(block_m=64, block_n=32, block_k=128, num_warps=4, num_stages=5)
+    if n <= 1024 and rows <= 1024:
+        # Few weight rows again: tiles of 128 columns where those of 64 would not all run at once.
+        return GemmConfig(block_m=64, block_n=64 if rows <= 512 else 128, block_k=128, num_warps=4, num_stages=4)
     if n > 1024:
         return GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)
     if n == 1024 and rows > 2048:  # Qwen3-0.6B's; narrower ones would leave multiprocessors without a program
