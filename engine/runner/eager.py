@@ -23,10 +23,10 @@ _SHORT_CHUNKS = (2, 5, 9, 16, 32, 64)
 _ROWS_OF_CHUNKS = (1, 8, 20)
 _ROWS_WITH_LOGPROBS = 20
 """Enough for the head's kernel of most logits. Those of all rows would take more memory than a small card has."""
-_LONG_CHUNKS = (64, 4096)
-"""Whose launches overlap, and whose do not."""
-_BESIDE_LONG = (1, 2)
-"""Tokens of a decode and of a short chunk."""
+_LONG_CHUNKS = (64, 512, 4096)
+"""Whose launches overlap, and whose do not, with few tiles and with many."""
+_BESIDE_LONG = (1, 2, 17)
+"""Tokens of a decode, and of short chunks with the least tile and the largest."""
 _HISTORY = 1024
 """Tokens of a history that several programs share. They share neither a tile nor much longer ones, whose states would not fit."""
 

@@ -9,6 +9,10 @@ Three rules make this safe. In every launch at least one program waits before it
 all earlier ones. Nothing is stored before the wait. And a batch (its lengths and block tables), which attention reads before it
 waits, is written by kernels that no later one overlaps: several kernels may have started and wait for each other, and attention
 would read what was there before.
+
+Two kernels that do not depend on each other can run at the same time (`begin`, `end`). The first lets the second start only after
+its own wait. So when the second starts, all that both read has been stored. The second waits for the first as its last act, which
+keeps the first rule. It stores before that, but nothing that the first one or an earlier kernel uses.
 """
 
 from __future__ import annotations
@@ -29,6 +33,33 @@ def wait_for_previous(OVERLAP: tl.constexpr) -> None:
 def wait_unfollowed(OVERLAP: tl.constexpr) -> None:
     """Wait likewise, but let the next kernel start only when this one has ended: for kernels that write a batch."""
     if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+
+
+ALONE, FIRST, SECOND = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+"""The places of a kernel: in no pair, or in a pair of two that run at the same time."""
+
+
+@triton.jit
+def begin(PLACE: tl.constexpr, OVERLAP: tl.constexpr) -> None:
+    """`wait_for_previous`, or the beginning of a kernel of a pair."""
+    if PLACE == FIRST:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    elif PLACE == SECOND:
+        tl.extra.cuda.gdc_launch_dependents()
+        # What earlier kernels stored is visible to programs that waited. These have not: they forget what they may have cached.
+        tl.inline_asm_elementwise(
+            "fence.acq_rel.gpu; mov.b32 $0, $1;", "=r,r", [tl.program_id(0)], dtype=tl.int32, is_pure=False, pack=1
+        )
+    else:
+        wait_for_previous(OVERLAP)
+
+
+@triton.jit
+def end(PLACE: tl.constexpr) -> None:
+    """The end of a kernel that may be one of a pair: the second waits for the first."""
+    if PLACE == SECOND:
         tl.extra.cuda.gdc_wait()
 
 

@@ -120,11 +120,13 @@ class LongQueries:
         tile: the tile of each program.
         min_query: the fewest query tokens of a row.
         num_tiles: query tiles in all, an upper bound: programs search for their row.
+        at_once: programs that take the tiles of all heads in turn; None for one a tile and head.
     """
 
     tile: Tile
     min_query: int
     num_tiles: int
+    at_once: int | None = None
 
 
 NO_SHORT_QUERIES = ShortQueries(_NO_TILE, 0, 1, 0, 1, 0)
@@ -274,6 +276,8 @@ def plan_attention(
 ) -> tuple[AttentionLaunch, ...]:
     """The launches of one batch: none for an empty one, two where decodes that share no history are beside prompt chunks.
 
+    Of two, the chunks' is the first: each of its tiles takes longest.
+
     Cached, since every layer of a step needs the same plan.
 
     Args:
@@ -294,8 +298,16 @@ def plan_attention(
     if not longest:
         return ()
     if short.num_tiles and long.num_tiles and short.num_splits == 1:
-        return (AttentionLaunch(short), AttentionLaunch(long=long))
+        return (AttentionLaunch(long=_beside_decodes(shape, long, num_tokens)), AttentionLaunch(short))
     return (AttentionLaunch(short, long),)
+
+
+def _beside_decodes(shape: AttentionShape, long: LongQueries, num_tokens: int) -> LongQueries:
+    """Chunks whose launch a launch of decodes follows, which starts when all of this one's programs have started."""
+    at_once = _PROGRAMS_PER_SM * shape.limits.num_sms
+    full = num_tokens // (long.tile.block_m // shape.group) * shape.num_kv_heads
+    # Most of so few tiles are padding, for which no program should wait for room.
+    return replace(long, at_once=at_once) if full <= 2 * at_once else long
 
 
 def _are_few(shape: AttentionShape, num_tiles: int) -> bool:
@@ -308,8 +320,11 @@ def _short_queries(shape: AttentionShape, query_lens: tuple[int, ...], context_l
     mixed = max(query_lens) > SHORT_QUERY
     longest = max(length for length in query_lens if length <= SHORT_QUERY)
     # Beside prompts there are few kinds of launches, and the graphs of such batches (`engine/runner/shapes.py`) have them all: no
-    # step waits for a compilation. All verifies share one tile, and histories are shared if rows are few and their states fit.
-    tile = short_tile(shape, SHORT_QUERY if mixed and longest > 1 else longest)
+    # step waits for a compilation. Verifies have the decodes' tile or the largest, and histories are shared if rows are few and their
+    # states fit.
+    tile = short_tile(shape, longest)
+    if mixed and tile != short_tile(shape, 1):
+        tile = short_tile(shape, SHORT_QUERY)
     rows = len(query_lens)
     tiles_per_row = -(-longest // (tile.block_m // shape.group))
     num_tiles = rows * tiles_per_row

@@ -13,6 +13,9 @@ from draftline.kernels.triton.attention.fp8_cache import as_float16
 from draftline.kernels.triton.attention.join import store_tile
 from draftline.kernels.triton.attention.online_softmax import attend_cache, attend_own, cached_tile, divisor, no_keys
 
+_ROWS = tl.constexpr(256)
+"""Rows that are looked at together."""
+
 
 @triton.jit
 def _load_queries(
@@ -166,8 +169,61 @@ def attend_short(
 
 
 @triton.jit
+def search_tile(
+    tile: tl.tensor, query_starts: tl.tensor, num_rows: tl.tensor, QUERIES: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """The row of a tile, and the tile's first query token within the row, which may not exist.
+
+    A row's tiles begin at query_starts[row] // QUERIES + row, which grows with the row: count the beginnings passed.
+    """
+    passed = 0
+    for base in range(0, num_rows, _ROWS):
+        candidate = base + tl.arange(0, _ROWS)
+        start = tl.load(query_starts + candidate, mask=candidate < num_rows, other=0)
+        reached = (start // QUERIES + candidate <= tile) & (candidate < num_rows)
+        passed += tl.sum(reached.to(tl.int32), axis=0)
+    row = passed - 1
+    return row, (tile - (tl.load(query_starts + row) // QUERIES + row)) * QUERIES
+
+
+@triton.jit
+def _tiles_of_rows(
+    row: tl.tensor, query_starts: tl.tensor, num_rows: tl.tensor, max_short: tl.tensor, QUERIES: tl.constexpr
+) -> tl.tensor:
+    """The tiles of each row, 0 of a short one."""
+    query_len = tl.load(query_starts + row + 1, mask=row < num_rows, other=0)
+    query_len -= tl.load(query_starts + row, mask=row < num_rows, other=0)
+    return tl.where(query_len > max_short, tl.cdiv(query_len, QUERIES), 0)
+
+
+@triton.jit
+def count_tiles(query_starts: tl.tensor, num_rows: tl.tensor, max_short: tl.tensor, QUERIES: tl.constexpr) -> tl.tensor:
+    """The tiles of all rows with more than ``max_short`` query tokens."""
+    total = 0
+    for base in range(0, num_rows, _ROWS):
+        total += tl.sum(_tiles_of_rows(base + tl.arange(0, _ROWS), query_starts, num_rows, max_short, QUERIES), axis=0)
+    return total
+
+
+@triton.jit
+def find_tile(
+    tile: tl.tensor, query_starts: tl.tensor, num_rows: tl.tensor, max_short: tl.tensor, QUERIES: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """The row of one of these tiles, and the tile's first query token within the row."""
+    passed_rows, passed_tiles, counted = 0, 0, 0
+    for base in range(0, num_rows, _ROWS):
+        tiles = _tiles_of_rows(base + tl.arange(0, _ROWS), query_starts, num_rows, max_short, QUERIES)
+        ends = counted + tl.cumsum(tiles, axis=0)
+        passed_rows += tl.sum((ends <= tile).to(tl.int32), axis=0)
+        passed_tiles += tl.sum(tl.where(ends <= tile, tiles, 0), axis=0)
+        counted += tl.sum(tiles, axis=0)
+    return passed_rows, (tile - passed_tiles) * QUERIES
+
+
+@triton.jit
 def attend_long(
-    tile_id: tl.tensor,
+    row: tl.tensor,
+    first: tl.tensor,
     kv_head: tl.tensor,
     queries: tl.tensor,
     keys: tl.tensor,
@@ -181,8 +237,6 @@ def attend_long(
     block_tables: tl.tensor,
     query_stride: tl.tensor,
     table_stride: tl.tensor,
-    num_rows: tl.tensor,
-    num_tiles: tl.tensor,
     max_short: tl.tensor,
     window: tl.tensor,
     scale: tl.tensor,
@@ -200,23 +254,15 @@ def attend_long(
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """A tile of a row with more than ``max_short`` query tokens. With OWN, the row's own keys come from the activations."""
+    """The tile from query token ``first`` of a row on, if it has so many tokens, and more than ``max_short``.
+
+    With OWN, the row's own keys come from the activations.
+    """
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     QUERIES: tl.constexpr = BLOCK_M // GROUP
-    # Later tiles of a chunk see more keys: starting them first evens out the end of the launch.
-    tile_id = num_tiles - 1 - tile_id
-    # The row's tiles start at query_starts[row] // QUERIES + row, which grows with row: count the starts passed.
-    passed = 0
-    for base in range(0, num_rows, 256):
-        candidate = base + tl.arange(0, 256)
-        start = tl.load(query_starts + candidate, mask=candidate < num_rows, other=0)
-        reached = (start // QUERIES + candidate <= tile_id) & (candidate < num_rows)
-        passed += tl.sum(reached.to(tl.int32), axis=0)
-    row = passed - 1
     row_start = tl.load(query_starts + row)
     query_len = tl.load(query_starts + row + 1) - row_start
     context_len = tl.load(context_lens + row)
-    first = (tile_id - (row_start // QUERIES + row)) * QUERIES
     if (first < query_len) & (query_len > max_short):
         query, row_query, mask, flat = _load_queries(
             queries, row_start, first, query_len, kv_head, query_stride, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_M

@@ -1,9 +1,12 @@
-"""Ragged paged attention: one launch for decodes, verifies and prompt chunks together.
+"""Ragged paged attention: decodes, verifies and prompt chunks of one batch.
 
 A program owns one tile of queries and one key/value head (`query_tiles.py`). It runs over the sequence's keys through the block
 table (`online_softmax.py`). Where there are few tiles of short queries, their histories are shared out between programs, and a
 second launch joins them. A prompt chunk reads its history through the block table, and its own keys from the activations,
 where they are contiguous.
+
+Few decodes share a launch with prompt chunks. Many have their own, with as many programs on a multiprocessor as fit. Where launches
+overlap, the two run at the same time: chunks are bound by arithmetic, and decodes by the memory.
 
 Not here: tiles and number of splits (`plan.py`), writing the cache (`rope.py`).
 """
@@ -23,9 +26,15 @@ from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.fp8_cache import MAX_PAIR_ROWS, multiplies_float16
 from draftline.kernels.triton.attention.join import TileStates, join_tiles
 from draftline.kernels.triton.attention.plan import AttentionLaunch, AttentionShape, plan_attention
-from draftline.kernels.triton.attention.query_tiles import attend_long, attend_short
+from draftline.kernels.triton.attention.query_tiles import (
+    attend_long,
+    attend_short,
+    count_tiles,
+    find_tile,
+    search_tile,
+)
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.overlap import ALONE, FIRST, SECOND, begin, end, launch_options
 from draftline.kernels.triton.rows import empty_rows
 
 _LOG2_E = math.log2(math.e)
@@ -76,19 +85,37 @@ def _attention_kernel(
     SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    IN_TURN: tl.constexpr,
     OVERLAP: tl.constexpr,
+    PLACE: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """SHORT_M and LONG_M are the heights of the two kinds of tiles, 0 where there is no row of the kind."""
-    wait_for_previous(OVERLAP)
-    # Heads run fastest: programs that run together read neighbouring heads of the same tokens. Chunks take longest, and start first.
+    """SHORT_M and LONG_M are the heights of the two kinds of tiles, 0 where there is no row of the kind.
+
+    IN_TURN, a program takes several tiles of chunks, and there are no others.
+    """
+    begin(PLACE, OVERLAP)
+    # Heads run fastest: programs that run together read neighbouring heads of the same tokens. Chunks take longest, and start first, the
+    # later tiles of each, which see more keys, before the others. That evens out the end of the launch.
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     tile_id = tl.program_id(0) // NUM_KV_HEADS
-    if LONG_M > 0:
-        if tile_id < long_tiles:
+    if IN_TURN:
+        tiles = count_tiles(query_starts, num_rows, max_short, LONG_M // GROUP)
+        for item in range(tl.program_id(0), tiles * NUM_KV_HEADS, tl.num_programs(0)):
+            tile = tiles - 1 - item // NUM_KV_HEADS
+            row, first = find_tile(tile, query_starts, num_rows, max_short, LONG_M // GROUP)
             attend_long(
-                tile_id, kv_head, queries, keys, values, key_scales, value_scales, own, out, query_starts, context_lens,
-                block_tables, query_stride, table_stride, num_rows, long_tiles, max_short, window, scale,
+                row, first, item % NUM_KV_HEADS, queries, keys, values, key_scales, value_scales, own, out,
+                query_starts, context_lens, block_tables, query_stride, table_stride, max_short, window, scale,
+                NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, LONG_M, BLOCK_N,
+                OWN, FLOAT8, LONG_PAIRS, WINDOWED, SOFT_CAP, PRECISION,
+            )  # fmt: skip
+    elif LONG_M > 0:
+        if tile_id < long_tiles:
+            row, first = search_tile(long_tiles - 1 - tile_id, query_starts, num_rows, LONG_M // GROUP)
+            attend_long(
+                row, first, kv_head, queries, keys, values, key_scales, value_scales, own, out,
+                query_starts, context_lens, block_tables, query_stride, table_stride, max_short, window, scale,
                 NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, LONG_M, BLOCK_N,
                 OWN, FLOAT8, LONG_PAIRS, WINDOWED, SOFT_CAP, PRECISION,
             )  # fmt: skip
@@ -101,6 +128,7 @@ def _attention_kernel(
                 NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, SHORT_M, BLOCK_N,
                 ORDERED, FLOAT8, SHORT_PAIRS, SPLIT, WINDOWED, SOFT_CAP, PRECISION,
             )  # fmt: skip
+    end(PLACE)
 
 
 def attention(
@@ -128,8 +156,10 @@ def attention(
     num_kv_heads = cache.keys.shape[2]
     shape = AttentionShape.of(q.shape[1] // num_kv_heads, q, cache, limits)
     out = empty_rows(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
-    for launch in plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0]):
-        run_launch(launch, q, batch, cache, spec, out, own=own, overlap=overlap)
+    launches = plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0])
+    places = (FIRST, SECOND) if len(launches) == 2 and limits.overlaps else (ALONE, ALONE)
+    for launch, place in zip(launches, places, strict=False):
+        run_launch(launch, q, batch, cache, spec, out, own=own, overlap=overlap, place=place.value)
     return out
 
 
@@ -143,8 +173,9 @@ def run_launch(
     *,
     own: Tensor | None = None,
     overlap: bool = False,
+    place: int = ALONE.value,
 ) -> None:
-    """Run a launch of a plan (and the join, where it splits), writing its rows of ``out``."""
+    """Run a launch of a plan (and the join, where it splits), writing its rows of ``out``; ``place`` is one of `overlap.py`'s."""
     num_heads, head_dim = q.shape[1:]
     block_size, num_kv_heads = cache.keys.shape[1:3]
     short, long, tile = launch.short, launch.long, launch.tile
@@ -159,7 +190,8 @@ def run_launch(
         chunks = TensorDescriptor(own, list(own.shape), list(own.stride()), [tile.block_n, block_d])
     ordered = batch.longest_first is not None and short.num_tiles > 0 and not splits
     float8 = multiplies_float16(cache.keys, q)
-    _attention_kernel[((long.num_tiles + short.num_tiles * short.num_splits) * num_kv_heads,)](
+    programs = (long.num_tiles + short.num_tiles * short.num_splits) * num_kv_heads
+    _attention_kernel[(min(programs, long.at_once or programs),)](
         q,
         cache.keys,
         cache.values,
@@ -199,11 +231,13 @@ def run_launch(
         SPLIT=splits,
         WINDOWED=spec.window is not None,
         SOFT_CAP=spec.soft_cap,
+        IN_TURN=long.at_once is not None,
         OVERLAP=overlap,
+        PLACE=place,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
-        **launch_options(overlap),
+        **launch_options(overlap or place == SECOND.value),
     )
     if splits:
         join_tiles(states, out, batch, spec.window, tile.block_n, overlap=overlap)

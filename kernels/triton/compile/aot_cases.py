@@ -100,8 +100,9 @@ BATCHES = {
     "verify": _batch((5,) * 4, (1024,) * 4),
     "chunk": _batch((512,), (2048,)),
     "mixed": _batch((5, 1, 512), (1024, 1024, 2048)),
+    "pair": _batch((*(1,) * 200, 300), (*(1024,) * 200, 2048)),
 }
-"""One row, a few (split), tens, many (not split), a draft model's first step, verifies, a prompt chunk, and a mix."""
+"""One row, a few (split), tens, many (not split), a draft model's first step, verifies, a prompt chunk, a mix, and one of two launches."""
 
 
 def _verifies(model: ModelShape) -> Batch:

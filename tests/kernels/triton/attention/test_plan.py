@@ -132,12 +132,27 @@ def test_states_beside_prompts_take_little_memory() -> None:
 
 
 def test_beside_prompts_many_decodes_have_a_launch_of_their_own() -> None:
-    """In one with prompts, few of their programs would fit a multiprocessor."""
-    short, long = plan_attention(LLAMA_8B, (1,) * 40 + (512,), (600,) * 41, 552)
+    """In one with prompts, few of their programs would fit a multiprocessor. It is the second: chunks take longest."""
+    long, short = plan_attention(LLAMA_8B, (1,) * 40 + (512,), (600,) * 41, 552)
     assert (short.max_short, short.short.num_tiles, short.long) == (1, 41, NO_LONG_QUERIES)
     assert (long.max_short, long.short) == (1, NO_SHORT_QUERIES)
     together = only_launch(LLAMA_8B, (1, 5) * 10 + (512,), 600)
     assert (together.max_short, together.short.max_query, together.long.min_query) == (5, 5, 6)
+
+
+def test_chunks_before_decodes_all_start_at_once_if_they_are_few() -> None:
+    """Only then do decodes start. Of many chunks, the device starts the next one where it has room."""
+    for chunk, at_once in ((512, 264), (900, 264), (4000, None)):
+        long, _ = plan_attention(LLAMA_8B, (1,) * 40 + (chunk,), (4096,) * 41, 40 + chunk)
+        assert long.long.at_once == at_once
+    assert only_launch(LLAMA_8B, (512,), 600).long.at_once is None
+    assert only_launch(LLAMA_8B, (1, 512), 600).long.at_once is None
+
+
+def test_beside_prompts_verifies_have_one_of_two_tiles() -> None:
+    """Decodes have the smaller one. Else a step by operation might need a kernel that no graph has."""
+    tiles = {length: only_launch(LLAMA_8B, (length, 512), 600).short.tile.block_m for length in (1, 2, 4, 5, 9, 16, 30)}
+    assert tiles == {1: 16, 2: 16, 4: 16, 5: 64, 9: 64, 16: 64, 30: 64}
 
 
 def test_a_decode_s_history_is_split_while_the_device_has_room() -> None:

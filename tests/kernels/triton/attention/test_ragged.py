@@ -151,6 +151,23 @@ def test_a_short_piece_of_a_prompt_may_have_the_longest_history(device: torch.de
     assert_close(out, expected(q, cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("at_once", [None, 3])
+def test_more_rows_than_are_looked_at_together(at_once: int | None, device: torch.device, rng: torch.Generator) -> None:
+    """Chunks in the first, the second and the third look at the rows, among decodes and rows of padding."""
+    query_lens = [(1, 0)[row % 2] for row in range(600)]
+    for row, length in ((3, 40), (255, 33), (256, 50), (599, 36)):
+        query_lens[row] = length
+    context_lens = tuple(length + 5 for length in query_lens)
+    batch, pool = make_batch(tuple(query_lens), context_lens, 16, rng)
+    cache = make_cache(batch, pool, 16, 1, 32, rng)
+    q = torch.randn(sum(query_lens), 2, 32, generator=rng, device=device)
+    out = torch.full((len(q), 64), math.nan, device=device)
+    long = LongQueries(Tile(32, 16, 4, 2), 2, len(q) // 16 + 600, at_once)
+    for launch in (AttentionLaunch(long=long), AttentionLaunch(ShortQueries(Tile(16, 16, 4, 2), 1, 1, 600, 1, 1))):
+        run_launch(launch, q, batch, LayerCache(*cache), spec_of(0.2), out)
+    assert_close(out, expected(q, cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
+
+
 def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
     batch, pool = make_batch((3,), (50,), 16, rng)
     cache = make_cache(batch, pool, 16, 1, 32, rng)
@@ -163,6 +180,7 @@ def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
     "launch",
     [
         AttentionLaunch(long=LongQueries(Tile(32, 16, 4, 2), 1, 28 // 8 + 3)),
+        AttentionLaunch(long=LongQueries(Tile(32, 16, 4, 2), 1, 28 // 8 + 3, at_once=2)),
         AttentionLaunch(ShortQueries(Tile(16, 32, 4, 2), 20, 5, 15, 1, 1)),
         AttentionLaunch(ShortQueries(Tile(64, 16, 4, 2), 20, 2, 6, 4, 5)),
         AttentionLaunch(
@@ -172,7 +190,7 @@ def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
             ShortQueries(Tile(16, 16, 4, 2), 1, 1, 3, 3, 3), LongQueries(Tile(32, 16, 4, 2), 2, 28 // 8 + 3)
         ),
     ],
-    ids=["search", "by-row", "by-row-split", "both", "both-split"],
+    ids=["search", "in-turn", "by-row", "by-row-split", "both", "both-split"],
 )
 def test_every_mapping_of_programs_to_rows(launch: AttentionLaunch, device: torch.device, rng: torch.Generator) -> None:
     batch, pool = make_batch((1, 20, 7), (33, 75, 7), 16, rng)

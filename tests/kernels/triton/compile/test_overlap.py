@@ -1,4 +1,4 @@
-"""Kernels that write a batch let no later one start early: attention reads the batch before it waits (`overlap.py`)."""
+"""When kernels wait for earlier ones and let later ones start: the rules of `overlap.py` in the compiler's code."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ chosen = {}
 for launch in collect(CASES, OPS[90]):
     if launch.kernel in KERNELS and dict(launch.constants).get("OVERLAP", True):
         chosen.setdefault(launch.kernel, launch)
+for launch in collect({"pair": CASES["llama-8b-pair"]}, OPS[90]):
+    if launch.kernel == "_attention_kernel":
+        chosen[("alone", "first", "second")[dict(launch.constants)["PLACE"]]] = launch
 print(json.dumps({kernel: compiled(launch, 90).asm["ptx"] for kernel, launch in chosen.items()}))
 """
 
@@ -32,6 +35,7 @@ def code() -> dict[str, str]:
 
 
 def test_a_step_s_batch_is_written_without_overlap(code: dict[str, str]) -> None:
+    """Attention reads it before it waits."""
     assert "griddepcontrol" not in code["_gather_kernel"]
 
 
@@ -44,3 +48,19 @@ def test_a_batch_of_drafts_is_written_before_later_kernels_start(code: dict[str,
 def test_others_let_the_next_kernel_start(code: dict[str, str]) -> None:
     moves = code["_move_rows_kernel"]
     assert moves.index("griddepcontrol.launch_dependents") < moves.index("griddepcontrol.wait")
+
+
+def test_the_first_of_a_pair_waits_before_the_second_starts(code: dict[str, str]) -> None:
+    first = code["first"]
+    assert first.index("griddepcontrol.wait") < first.index("griddepcontrol.launch_dependents")
+    assert first.index("griddepcontrol.launch_dependents") < first.index("st.global")
+    assert first.count("griddepcontrol.wait") == 1
+
+
+def test_the_second_of_a_pair_waits_last(code: dict[str, str]) -> None:
+    second = code["second"]
+    assert (
+        second.index("griddepcontrol.launch_dependents") < second.index("fence.acq_rel.gpu") < second.index("ld.global")
+    )
+    assert second.rindex("st.global") < second.index("griddepcontrol.wait")
+    assert second.count("griddepcontrol.wait") == 1
