@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import torch
 from _pytest.mark import ParameterSet
 from covering import covering
 from known_prompt import Layer, Prompt, Run, make_prompt
+from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -255,3 +256,39 @@ def test_verifies_of_all_lengths_and_chunks_together(prompt: Prompt, ops: Triton
     spans = [(0, 1), (1400, 5), (33, 2), (640, 17), (64, 300), (777, 1), (1000, 33), (1499, 1)]
     prompt.check(by(ops), spans)
     prompt.check(by(ops), spans[::-1])
+
+
+def test_launches_that_run_at_the_same_time_change_no_bit(ops: TritonOps) -> None:
+    """Many decodes beside a prompt chunk, in a chain of layers whose launches overlap, replayed as steps are."""
+    if not ops.limits.overlaps:
+        pytest.skip("launches overlap from compute capability 9.0 on")
+    rng = torch.Generator("cuda").manual_seed(5)
+    lengths = (*[1] * 100, 200)
+    batch, blocks = scattered_batch(lengths, (*range(100, 500, 4), 260), rng)
+    angle = torch.arange(512, device=rng.device)[:, None] / 10.0 ** torch.arange(32, device=rng.device)
+    spec = AttentionSpec(torch.stack([angle.cos(), angle.sin()], dim=1), 0.125)
+    norm = draw(rng, 576, dtype=BF16)
+    weights = [(draw(rng, 960, 576, dtype=BF16) / 24, draw(rng, 576, 576, dtype=BF16) / 24) for _ in range(6)]
+    history = draw(rng, 2, blocks, 16, 3, 64, dtype=BF16)
+
+    def chain(which: TritonOps, x: Tensor, caches: Sequence[Tensor]) -> Tensor:
+        for (qkv, output), cache in zip(weights, caches, strict=True):
+            projected = which.norm_linear(x, norm, EPS, qkv, None)
+            attended = which.rope_attention(projected, batch, LayerCache(cache[0], cache[1]), spec)
+            x = which.linear_add(attended, output, None, x)
+        return x
+
+    limits = dataclasses.replace(ops.limits, capability=80)
+    in_turn = dataclasses.replace(ops, limits=limits, dense=dataclasses.replace(ops.dense, limits=limits))
+    inputs = torch.zeros(sum(lengths), 576, dtype=BF16, device=rng.device)
+    caches = [history.clone() for _ in weights]
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        chain(ops, inputs.clone(), caches)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            result = chain(ops, inputs.clone(), caches)
+    for _step in range(50):
+        inputs.copy_(draw(rng, *inputs.shape, dtype=BF16))
+        graph.replay()
+        assert torch.equal(result, chain(in_turn, inputs.clone(), [history.clone() for _ in weights]))
