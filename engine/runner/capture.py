@@ -86,26 +86,52 @@ class GraphRecorder(Recorder):
         return graph, result
 
 
+class _Stages:
+    """Copies of a message in pinned memory, used in turn. The host and the device each count their own turns.
+
+    Attributes:
+        memory: [stages, words] int64.
+        turn: [1] int32 on the device, the stage that its next launch uses.
+    """
+
+    def __init__(self, words: int, device: torch.device) -> None:
+        """For messages of so many int64."""
+        self.memory, self.turn = _pinned(words), torch.zeros(1, dtype=torch.int32, device=device)
+        self._used = 0
+
+    @property
+    def current(self) -> int:
+        """The stage of the next launch, as the host counts them."""
+        return self._used % _STAGES
+
+    def pass_on(self) -> None:
+        """Go on to the next stage, once a launch will use this one."""
+        self._used += 1
+
+    def settle(self) -> None:
+        """Begin with the turn that the host is at, after a capture: its warm-up has taken one."""
+        self.turn.fill_(self.current)
+
+
 class _StagedGraph:
     """A graph that begins by taking a message from pinned memory: to launch it is one call of the driver, with a new message."""
 
     def __init__(self, words: int, device: torch.device) -> None:
         """Without a graph yet, for messages of so many int64."""
-        self._stages, self._turn = _stages(words), torch.zeros(1, dtype=torch.int32, device=device)
-        self._arrays = [stage.numpy() for stage in self._stages]
-        self._launches = 0
+        self._stages = _Stages(words, device)
+        self._arrays = [stage.numpy() for stage in self._stages.memory]
 
-    def _record(self, recorder: Recorder, work: Callable[[], _T]) -> _T:
-        """Capture the graph, whose work takes the message."""
-        self._graph, result = recorder.record(work)
-        self._turn.zero_()  # the warm-up has taken one
+    def _record(self, recorder: Recorder, work: Callable[[Tensor, Tensor], _T]) -> _T:
+        """Capture the graph, whose work takes the message from these stages, by this turn."""
+        self._graph, result = recorder.record(lambda: work(self._stages.memory, self._stages.turn))
+        self._stages.settle()
         return result
 
     def launch(self, fill: Callable[[np.ndarray], object]) -> None:
         """Let ``fill`` write the message, and launch the graph with it."""
-        fill(self._arrays[self._launches % _STAGES])
+        fill(self._arrays[self._stages.current])
         self._graph.replay()
-        self._launches += 1
+        self._stages.pass_on()
 
 
 class InputGraph(_StagedGraph):
@@ -124,8 +150,8 @@ class InputGraph(_StagedGraph):
         """Capture the graph, whose work reads `tensor`."""
         from draftline.kernels.triton.pinned import receive  # only GPUs have Triton
 
-        def receive_and_work() -> _T:
-            receive(self._stages, self._turn, self.tensor)
+        def receive_and_work(stages: Tensor, turn: Tensor) -> _T:
+            receive(stages, turn, self.tensor)
             return work()
 
         return self._record(recorder, receive_and_work)
@@ -139,7 +165,7 @@ class WriteGraph(_StagedGraph):
         from draftline.kernels.triton.pinned import receive_writes  # only GPUs have Triton
 
         super().__init__(words, out.device)
-        self._record(recorder, lambda: receive_writes(self._stages, self._turn, out))
+        self._record(recorder, lambda stages, turn: receive_writes(stages, turn, out))
 
 
 class ResultStages:
@@ -147,32 +173,30 @@ class ResultStages:
 
     def __init__(self, samples: int, rows: int, device: torch.device) -> None:
         """For steps of so many samples and rows at most."""
-        self._samples = samples
-        self._stages, self._turn = _stages(samples + rows), torch.zeros(1, dtype=torch.int32, device=device)
-        self._parts = [(stage[:samples], stage[samples:]) for stage in self._stages]
-        self._taken = 0
+        self._samples, self._stages = samples, _Stages(samples + rows, device)
+        self._parts = [(stage[:samples], stage[samples:]) for stage in self._stages.memory]
 
     def deliver(self, tokens: Tensor, accepted: Tensor) -> None:
         """Copy a step's samples, and how many of them each row keeps. A part of a graph."""
         from draftline.kernels.triton.pinned import deliver  # only GPUs have Triton
 
-        deliver(tokens, accepted, self._stages, self._turn, self._samples)
+        deliver(tokens, accepted, self._stages.memory, self._stages.turn, self._samples)
 
     def settle(self) -> None:
-        """Begin with the turn that the host is at, after a capture: its warm-up has taken one."""
-        self._turn.fill_(self._taken % _STAGES)
+        """Go on as before, after the capture of a graph that delivers."""
+        self._stages.settle()
 
     def take(self, samples: int, rows: int) -> tuple[Tensor, Tensor]:
         """What the graph that was launched last copies: [samples] and [rows] int64, there once it has run.
 
         They are valid until as many steps as there are stages have been launched.
         """
-        tokens, accepted = self._parts[self._taken % _STAGES]
-        self._taken += 1
+        tokens, accepted = self._parts[self._stages.current]
+        self._stages.pass_on()
         return tokens[:samples], accepted[:rows]
 
 
-def _stages(words: int) -> Tensor:
+def _pinned(words: int) -> Tensor:
     return torch.zeros((_STAGES, words), dtype=torch.int64, pin_memory=True)
 
 

@@ -17,10 +17,10 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stages(words: int) -> torch.Tensor:
+    def unpinned(words: int) -> torch.Tensor:
         return torch.zeros((capture._STAGES, words), dtype=torch.int64)
 
-    monkeypatch.setattr(capture, "_stages", stages)
+    monkeypatch.setattr(capture, "_pinned", unpinned)
 
 
 def recorded(graph: InputGraph) -> list[list[int]]:
