@@ -100,7 +100,7 @@ class SharedDraftModel(DraftModel):
 
     @override
     def _agree(self, inputs: Inputs, following: Inputs | None, table: SlotTable) -> None:
-        # Padding has slot 0 and position -1: what stands there is spread, and stays.
+        # Padding has position -1: what stands there, the same on all ranks, stays.
         tokens = self._collectives.spread(table.tokens[inputs.slots, inputs.positions].long())
         table.tokens[inputs.slots, inputs.positions] = tokens.int()
         if following is not None:

@@ -73,12 +73,12 @@ def advance_constraints(
 
 def draft_forced(rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
     """``Ops.draft_forced`` in plain torch."""
-    for slot in rows.tolist():
-        state = int(constraints.states[slot])
-        address = int(constraints.words[state + DRAFTS]) if state > 0 else 0
-        if address:
-            length, drafts = int(slots.lengths[slot]), min(int(constraints.words[address]), count)
-            slots.tokens[slot, length : length + drafts] = constraints.words[address + 1 : address + 1 + drafts]
+    of_drafts, index = rows.repeat_interleave(count), torch.arange(count, device=rows.device).repeat(len(rows))
+    forced, tokens = forced_drafts(of_drafts, index, constraints)
+    if forced.any():
+        where = torch.from_numpy(forced.nonzero()[0]).to(rows.device)
+        slot = of_drafts[where]
+        slots.tokens[slot, slots.lengths[slot] + index[where]] = torch.from_numpy(tokens[forced]).to(rows.device)
 
 
 def forced_drafts(

@@ -283,6 +283,7 @@ def test_launches_that_run_at_the_same_time_change_no_bit(ops: TritonOps) -> Non
     inputs = torch.zeros(sum(lengths), 576, dtype=BF16, device=rng.device)
     caches = [history.clone() for _ in weights]
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         chain(ops, inputs.clone(), caches)
         torch.cuda.synchronize()

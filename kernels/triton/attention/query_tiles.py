@@ -209,7 +209,7 @@ def count_tiles(query_starts: tl.tensor, num_rows: tl.tensor, max_short: tl.tens
 def find_tile(
     tile: tl.tensor, query_starts: tl.tensor, num_rows: tl.tensor, max_short: tl.tensor, QUERIES: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The row of one of these tiles, and the tile's first query token within the row."""
+    """The row of one of these tiles, and the tile's first query token within the row; `search_tile` reads less, but counts padding."""
     passed_rows, passed_tiles, counted = 0, 0, 0
     for base in range(0, num_rows, _ROWS):
         tiles = _tiles_of_rows(base + tl.arange(0, _ROWS), query_starts, num_rows, max_short, QUERIES)

@@ -120,12 +120,11 @@ def _advance_kernel(
 def forced_draft(
     index: tl.tensor, slot: tl.tensor, words: tl.tensor, slot_states: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Whether a slot's state forces its draft of an index, and the token that it must be. Of a negative index, anything."""
+    """Whether a slot's state forces its drafts of some indices, and the tokens that they must be. None of a negative index is."""
     state = tl.load(slot_states + slot)
     address = tl.load(words + state + _DRAFTS, mask=state > 0, other=0)
-    forced = index < tl.load(words + address, mask=address > 0, other=0)
-    token = tl.load(words + address + 1 + index, mask=forced & (index >= 0), other=0)
-    return forced & (index >= 0), token
+    forced = (index >= 0) & (index < tl.load(words + address, mask=address > 0, other=0))
+    return forced, tl.load(words + address + 1 + index, mask=forced, other=0)
 
 
 @triton.jit
@@ -140,14 +139,10 @@ def _draft_forced_kernel(
     PADDED: tl.constexpr,
 ) -> None:
     slot = tl.load(rows + tl.program_id(0))
-    state = tl.load(slot_states + slot)
-    address = tl.load(words + state + _DRAFTS, mask=state > 0, other=0)
-    forced = tl.load(words + address, mask=address > 0, other=0)
     draft = tl.arange(0, PADDED)
-    wanted = (draft < COUNT) & (draft < forced)
-    token = tl.load(words + address + 1 + draft, mask=wanted, other=0)
+    forced, token = forced_draft(draft, slot, words, slot_states)
     length = tl.load(lengths + slot)
-    tl.store(slot_tokens + slot * tokens_stride + length + draft, token, mask=wanted)
+    tl.store(slot_tokens + slot * tokens_stride + length + draft, token, mask=forced & (draft < COUNT))
 
 
 def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable) -> SampleConstraints:

@@ -1,8 +1,9 @@
 """Sampling drafts straight into the slot table: a drafter's passes are short, and each launch counts.
 
 Two launches, as in `sample.py`, but with the temperature alone: the first keeps the best score of each block of a row, the
-second stores the row's best token, or the one that a constraint forces, where its draft belongs, and where the next pass reads it. A head with a small vocabulary has a logit for each of its own
-tokens. The noise is always that of the target's token, so that the two agree as often as they can.
+second stores the row's best token, or the one that a constraint forces, where its draft belongs, and where the next pass reads
+it. A head with a small vocabulary has a logit for each of its own tokens. The noise is always that of the target's token, so that
+the two agree as often as they can.
 """
 
 from __future__ import annotations
