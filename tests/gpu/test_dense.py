@@ -46,7 +46,7 @@ SIZES = [(960, 576), (4096, 1024), (1024, 3072), (6144, 4096), (4096, 14336), (4
     ("n", "k", "rows", "dtype", "biased"),
     covering(
         {f"{n}x{k}": (n, k) for n, k in SIZES},
-        {str(rows): rows for rows in (1, 2, 8, 16, 17, 64, 100, 256)},
+        {str(rows): rows for rows in (1, 2, 8, 16, 17, 64, 100, 256, 4096)},
         TYPES,
         {"plain": False, "biased": True},
         group="dense",

@@ -30,7 +30,7 @@ EPS = 1e-6
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
 TYPES = {"bfloat16": BF16, "float16": FP16, "float32": FP32}
-ROWS = (1, 2, 5, 8, 16, 17, 32, 33, 64, 65, 100, 128, 256, 2048)
+ROWS = (1, 2, 5, 8, 16, 17, 32, 33, 64, 65, 100, 128, 256, 2048, 4096)
 """The fewest and the most of every kernel and division, and numbers between."""
 
 MOST_FLOAT32_ROWS = 128
@@ -110,7 +110,7 @@ def test_dense_layers_without_the_vendor(dtype: torch.dtype, ops: TritonOps, rng
     own = dataclasses.replace(ops, dense=dataclasses.replace(ops.dense, vendor=None))
     x, weight = draw(rng, 2048, 1024, dtype=dtype), draw(rng, 4096, 1024, dtype=dtype, scale=1 / 32)
     residual = draw(rng, 2048, 4096, dtype=dtype)
-    for rows in (64, 128, 256, 2048):
+    for rows in (64, 128, 256, 1024, 2048):
         assert torch.equal(ops.linear(x[:rows], weight, None), own.linear(x[:rows], weight, None))
         added = [which.linear_add(x[:rows], weight, None, residual[:rows].clone()) for which in (ops, own)]
         assert torch.equal(*added)

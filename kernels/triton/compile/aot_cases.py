@@ -99,10 +99,12 @@ BATCHES = {
     "two": _batch((2,) * 2, (1024,) * 2),
     "verify": _batch((5,) * 4, (1024,) * 4),
     "chunk": _batch((512,), (2048,)),
+    "chunks": _batch((1024,) * 4, (2048,) * 4),
     "mixed": _batch((5, 1, 512), (1024, 1024, 2048)),
     "pair": _batch((*(1,) * 200, 300), (*(1024,) * 200, 2048)),
 }
-"""One row, a few (split), tens, many (not split), a draft model's first step, verifies, a prompt chunk, a mix, and one of two launches."""
+"""One row, a few (split), tens, many (not split), a draft model's first step, verifies, a prompt chunk, many tokens of prompts,
+a mix, and one of two launches."""
 
 
 def _verifies(model: ModelShape) -> Batch:

@@ -4,7 +4,8 @@
 |---|---|
 | 1 to 16, and to 32 with a small weight | `gemm_m16.py` |
 | more, up to 64, and to 1,024 with a small weight | `gemm.py`, whose launches overlap |
-| more | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
+| more, up to 1,024 | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
+| more | `gemm.py`, whose programs take tiles in turn, where all have one nearly to the end; else as from 65 on |
 
 Each result is a sum over K. The matrix units take 16 channels after the other and add into one float32 accumulator, from
 the first channel to the last. That order is the same for every tile, number of rows, instruction and operand order, so
@@ -20,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.linear.gemm import OWN_ROWS, gemm, max_own_rows
+from draftline.kernels.triton.linear.gemm import OWN_ROWS, gemm, keeps_busy, max_own_rows
 from draftline.kernels.triton.linear.gemm_m16 import gemm_m16, max_gemm_m16_rows
 from draftline.kernels.triton.linear.vendor import VendorProducts
 from draftline.kernels.triton.pointwise.activations import silu_mul
@@ -28,6 +29,9 @@ from draftline.kernels.triton.pointwise.norms import rms_norm
 
 _SHORT = 1 << 20
 """Elements of activations up to which a launch takes some microseconds, and its start counts."""
+
+_TUNED = 90
+"""The compute capability of the devices on which products of many tokens were compared with the vendor's."""
 
 _ALIGNMENT = 16
 """Bytes: rows of both factors are multiples of this, for the hardware's copies."""
@@ -90,20 +94,23 @@ class DenseKernels:
             return self.linear(_padded(x), _padded(weight), bias, residual=residual)
         if x.element_size() == 2 and x.shape[0] <= max_gemm_m16_rows(weight.numel(), overlap=overlap):
             return gemm_m16(x, weight, bias, residual=residual, overlap=overlap, limits=self.limits)
-        if self.vendor is not None and not self._is_own(x.shape[0], weight):
+        if self.vendor is not None and not self._is_own(x.shape[0], weight, swiglu=False):
             result = self.vendor.run(x, weight, bias, residual)
             if result is not None:
                 return result
         return gemm(x, weight, bias, residual=residual, overlap=overlap, limits=self.limits)
 
-    def _is_own(self, tokens: int, weight: Tensor) -> bool:
-        """Whether our own kernel is the faster one, with launches that overlap."""
-        return tokens <= OWN_ROWS or (self.limits.overlaps and tokens <= max_own_rows(weight.numel()))
+    def _is_own(self, tokens: int, weight: Tensor, *, swiglu: bool) -> bool:
+        """Whether our own kernel is the faster one: by launches that overlap, or by tiles in turn."""
+        if tokens <= OWN_ROWS or (self.limits.overlaps and tokens <= max_own_rows(weight.numel())):
+            return True
+        columns = weight.shape[0] // 2 if swiglu else weight.shape[0]
+        return self.limits.capability == _TUNED and keeps_busy(tokens, columns, self.limits, swiglu=swiglu)
 
     def norm_swiglu(self, x: Tensor, norm: Norm, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``silu(gate) * up`` of `linear` of the norm, the weight being [2 N, K], gates first: [T, K] -> [T, N]."""
         (rows, k), overlap = x.shape, overlaps(x, self.limits)
-        if not self._is_own(rows, weight) or x.element_size() != 2 or k * x.element_size() % _ALIGNMENT:
+        if not self._is_own(rows, weight, swiglu=True) or x.element_size() != 2 or k * x.element_size() % _ALIGNMENT:
             return silu_mul(self.linear(x, weight, bias, norm=norm), overlap=overlap)
         few = gemm_m16 if rows <= max_gemm_m16_rows(weight.numel(), overlap=overlap) else gemm
         x = rms_norm(x, *norm, overlap=overlap)

@@ -1,6 +1,7 @@
 """Linear layers for any number of tokens, on the matrix units: [M, K] times [N, K] transposed.
 
-A program owns a tile of the result. The hardware copies tiles of both factors, several ahead (tensor descriptors; fast from
+A program owns a tile of the result, or takes one after the other where there are many: then the first factors of the next tile
+are on their way while it finishes this one. The hardware copies tiles of both factors, several ahead (tensor descriptors; fast from
 compute capability 9.0 on). SwiGLU's activation and the addition to the residual stream are part of the launch.
 
 Exact float32 products run here too, by the plain arithmetic units: one multiply-add after the other, at every number of
@@ -28,7 +29,7 @@ OWN_ROWS = 64
 
 _LEAST_FIRST = 64
 """Rows of the first factor of the matrix units' instruction (compute capability 9.0). For fewer tokens, the weight comes
-first: then a program copies no rows of padding."""
+first: then a program copies no rows of padding. Gates and ups are the second factor: the first would go through registers."""
 
 _TILES_TOGETHER = 8
 """Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
@@ -36,6 +37,15 @@ _TILES_TOGETHER = 8
 _SMALL_WEIGHTS = ((2 << 20, 1024), (8 << 20, 128))
 """Weights of up to so many elements, and the tokens up to which their products are faster here, whose launches overlap, than
 the vendor's."""
+
+MANY_ROWS = 1024
+"""With more tokens than these, programs take tiles in turn, if there are many."""
+
+_MANY_TILES = 96
+"""The tiles of 128 rows and 256 columns from which on they are large enough."""
+
+_BUSY = 0.85
+"""The least share of their time in which programs that take tiles in turn have one."""
 
 _FEW_TILES, _MOST_AT_ONCE = 6, 264
 """Of a small weight with SwiGLU: the tiles of 64 tokens up to which a program has 128 channels at a time, and the programs that run at
@@ -55,6 +65,7 @@ class GemmConfig:
         block_k: channels an iteration.
         num_warps: warps a program.
         num_stages: depth of the pipeline that loads both tiles.
+        in_turn: programs a multiprocessor, which take tiles in turn; 0 for one program a tile.
     """
 
     block_m: int
@@ -62,15 +73,22 @@ class GemmConfig:
     block_k: int
     num_warps: int
     num_stages: int
+    in_turn: int = 0
 
     def smaller(self) -> GemmConfig | None:
         """The next smaller division with the same results; None if there is none."""
         return smaller_product(self, least_k=64)
 
+    def tiles(self, rows: int, n: int) -> int:
+        """Tiles of so many tokens and output columns."""
+        return -(-rows // self.block_m) * -(-n // self.block_n)
+
     def shared_bytes(self, limits: DeviceLimits, itemsize: int, *, swiglu: bool) -> int:
         """Shared memory of a program."""
-        rows = self.block_m + (2 if swiglu else 1) * self.block_n
-        return limits.loop_bytes(rows * self.block_k * itemsize, self.num_stages)
+        columns = (2 if swiglu else 1) * self.block_n
+        # A result is stored through shared memory, while the next tile's factors are there.
+        stored = self.block_m * columns if self.in_turn else 0
+        return limits.loop_bytes((self.block_m + columns) * self.block_k * itemsize, self.num_stages) + stored
 
 
 @triton.jit
@@ -83,6 +101,68 @@ def _added(
     else:
         acc = tl.dot(value, tl.trans(weight), acc, input_precision=PRECISION)
     return acc
+
+
+@triton.jit
+def _place(
+    tile: tl.tensor,
+    num_rows: tl.tensor,
+    N: tl.tensor,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    TOGETHER: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """The first row and the first column of a tile."""
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    first_tile = tile // (TOGETHER * tiles_n) * TOGETHER
+    in_band = tl.minimum(tl.cdiv(num_rows, BLOCK_M) - first_tile, TOGETHER)
+    within = tile % (TOGETHER * tiles_n)
+    return (first_tile + within % in_band) * BLOCK_M, within // in_band * BLOCK_N
+
+
+@triton.jit
+def _multiply(
+    first_m: tl.tensor,
+    first_n: tl.tensor,
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    residual: tl.tensor,
+    out: tl.tensor,
+    num_rows: tl.tensor,
+    N: tl.tensor,
+    K: tl.tensor,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BIAS: tl.constexpr,
+    SWIGLU: tl.constexpr,
+    ADD: tl.constexpr,
+    WEIGHT_FIRST: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> None:
+    """One tile of the result. With SwiGLU a tile of the weight has gates, and behind them as many ups: one product for both."""
+    COLUMNS: tl.constexpr = 2 * BLOCK_N if SWIGLU else BLOCK_N
+    acc = tl.zeros([COLUMNS, BLOCK_M] if WEIGHT_FIRST else [BLOCK_M, COLUMNS], tl.float32)
+    for k in tl.range(0, K, BLOCK_K):
+        value = x.load([first_m, k])
+        columns = tl.reshape(weight.load([0, first_n, k]), (COLUMNS, BLOCK_K))
+        acc = _added(value, columns, acc, WEIGHT_FIRST, PRECISION)
+    if WEIGHT_FIRST:
+        acc = tl.trans(acc)
+    up = acc
+    if SWIGLU:
+        acc, up = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N)), (0, 2, 1)))
+    m = tl.arange(0, BLOCK_M)[:, None]
+    n = first_n + tl.arange(0, BLOCK_N)[None, :]
+    # Offsets within the tile take half the registers of those from the beginning.
+    start = first_m.to(tl.int64) * N
+    offset = m * N + n
+    mask = (first_m + m < num_rows) & (n < N)
+    acc = load_and_finish(
+        acc, up, bias, residual + start, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
+    )  # fmt: skip
+    tl.store(out + start + offset, acc.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -107,15 +187,8 @@ def _gemm_kernel(
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """With SwiGLU the weight is [2 N, K]: gates first."""
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    pid = tl.program_id(0)
-    band = pid // (TILES_TOGETHER * tiles_n)
-    first_tile = band * TILES_TOGETHER
-    in_band = tl.minimum(tl.cdiv(num_rows, BLOCK_M) - first_tile, TILES_TOGETHER)
-    within = pid % (TILES_TOGETHER * tiles_n)
-    first_m = (first_tile + within % in_band) * BLOCK_M
-    first_n = within // in_band * BLOCK_N
+    """A program a tile. The weight is [1, N, K], with SwiGLU [2, N, K]: gates first."""
+    first_m, first_n = _place(tl.program_id(0), num_rows, N, BLOCK_M, BLOCK_N, TILES_TOGETHER)
     if OVERLAP:
         rows = tl.minimum(first_n + tl.arange(0, BLOCK_N), N - 1).to(tl.int64)[:, None] * K
         line = tl.minimum(tl.arange(0, _AHEAD // 64)[None, :] * 64, K - 1)
@@ -123,31 +196,56 @@ def _gemm_kernel(
         if SWIGLU:
             prefetch(weight_start + tl.cast(N, tl.int64) * K + rows + line)
     wait_for_previous(OVERLAP)
-    acc = tl.zeros([BLOCK_N, BLOCK_M] if WEIGHT_FIRST else [BLOCK_M, BLOCK_N], tl.float32)
-    up = tl.zeros_like(acc)
-    for k in tl.range(0, K, BLOCK_K):
-        value = x.load([first_m, k])
-        acc = _added(value, weight.load([first_n, k]), acc, WEIGHT_FIRST, PRECISION)
-        if SWIGLU:
-            up = _added(value, weight.load([N + first_n, k]), up, WEIGHT_FIRST, PRECISION)
-    if WEIGHT_FIRST:
-        acc = tl.trans(acc)
-        up = tl.trans(up)
-    m = tl.arange(0, BLOCK_M)[:, None]
-    n = first_n + tl.arange(0, BLOCK_N)[None, :]
-    # Offsets within the tile take half the registers of those from the beginning.
-    start = first_m.to(tl.int64) * N
-    offset = m * N + n
-    mask = (first_m + m < num_rows) & (n < N)
-    acc = load_and_finish(
-        acc, up, bias, residual + start, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
+    _multiply(
+        first_m, first_n, x, weight, bias, residual, out, num_rows, N, K,
+        BLOCK_M, BLOCK_N, BLOCK_K, BIAS, SWIGLU, ADD, WEIGHT_FIRST, PRECISION,
     )  # fmt: skip
-    tl.store(out + start + offset, acc.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _gemm_in_turn_kernel(
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    residual: tl.tensor,
+    out: tl.tensor,
+    num_rows: int,
+    N: int,
+    K: int,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    TILES_TOGETHER: tl.constexpr,
+    BIAS: tl.constexpr,
+    SWIGLU: tl.constexpr,
+    ADD: tl.constexpr,
+    WEIGHT_FIRST: tl.constexpr,
+    OVERLAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> None:
+    """Tiles in turn: the loops over tiles and channels become one, whose pipeline does not end with a tile."""
+    wait_for_previous(OVERLAP)
+    tiles = tl.cdiv(num_rows, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        first_m, first_n = _place(tile, num_rows, N, BLOCK_M, BLOCK_N, TILES_TOGETHER)
+        _multiply(
+            first_m, first_n, x, weight, bias, residual, out, num_rows, N, K,
+            BLOCK_M, BLOCK_N, BLOCK_K, BIAS, SWIGLU, ADD, WEIGHT_FIRST, PRECISION,
+        )  # fmt: skip
 
 
 def max_own_rows(weight_elements: int) -> int:
     """The tokens up to which a product with so large a weight runs here, whatever the vendor has."""
     return next((rows for elements, rows in _SMALL_WEIGHTS if weight_elements <= elements), OWN_ROWS)
+
+
+def keeps_busy(rows: int, n: int, limits: DeviceLimits, *, swiglu: bool) -> bool:
+    """Whether tiles of many tokens taken in turn leave few programs without one at the end."""
+    if rows <= MANY_ROWS:
+        return False
+    config = _many_rows_config(rows, n, swiglu=swiglu)
+    tiles, programs = config.tiles(rows, n), config.in_turn * limits.num_sms
+    return programs > 0 and tiles >= _BUSY * -(-tiles // programs) * programs
 
 
 def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
@@ -177,9 +275,7 @@ def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
     """
     if wide:
         return GemmConfig(block_m=16 if rows <= 16 else 32, block_n=32, block_k=16, num_warps=4, num_stages=2)
-    if rows <= 32 and n > 4096:
-        if swiglu:
-            return GemmConfig(block_m=32, block_n=64, block_k=128, num_warps=4, num_stages=5)
+    if rows <= 32 and n > 4096 and not swiglu:
         return GemmConfig(block_m=32, block_n=64, block_k=128 if n > 16384 else 256, num_warps=4, num_stages=4)
     if rows <= 64:
         if swiglu:
@@ -198,13 +294,24 @@ def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
         if n > 1024:
             return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
         return GemmConfig(block_m=64, block_n=32, block_k=128, num_warps=4, num_stages=5)
-    if n <= 1024 and rows <= 1024:
-        # Few weight rows again: tiles of 128 columns where those of 64 would not all run at once.
-        return GemmConfig(block_m=64, block_n=64 if rows <= 512 else 128, block_k=128, num_warps=4, num_stages=4)
-    if n > 1024:
+    if rows <= MANY_ROWS:
+        if n <= 1024:
+            # Few weight rows again: tiles of 128 columns where those of 64 would not all run at once.
+            return GemmConfig(block_m=64, block_n=64 if rows <= 512 else 128, block_k=128, num_warps=4, num_stages=4)
         return GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)
-    if n == 1024 and rows > 2048:  # Qwen3-0.6B's; narrower ones would leave multiprocessors without a program
-        return GemmConfig(block_m=256, block_n=128, block_k=64, num_warps=8, num_stages=4)
+    return _many_rows_config(rows, n, swiglu=swiglu)
+
+
+def _many_rows_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
+    """A division for many tokens: two programs a multiprocessor for a narrow weight, else one with a larger tile."""
+    if swiglu:
+        if n <= 2048:
+            return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=3, in_turn=2)
+        return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4, in_turn=1)
+    if n < 1024 and rows > 2048:
+        return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=3, in_turn=2)
+    if n >= 1024 and -(-rows // 128) * -(-n // 256) >= _MANY_TILES:
+        return GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=3, in_turn=1)
     return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=4)
 
 
@@ -232,7 +339,8 @@ def gemm(
         limits: the device's.
     """
     num_rows, k = x.shape
-    n = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    parts = 2 if swiglu else 1
+    n = weight.shape[0] // parts
     wide = x.dtype == torch.float32
     if config is None:
         small = not wide and OWN_ROWS < num_rows <= max_own_rows(weight.numel())
@@ -242,29 +350,28 @@ def gemm(
             limits,
         )
     out = empty_rows(num_rows, n, dtype=x.dtype, device=x.device)
-    tiles = triton.cdiv(num_rows, config.block_m) * triton.cdiv(n, config.block_n)
-    _gemm_kernel[(tiles,)](
-        TensorDescriptor(x, [rows_with_room(x), k], [k, 1], [config.block_m, config.block_k]),
-        TensorDescriptor(weight, [weight.shape[0], k], [k, 1], [config.block_n, config.block_k]),
-        weight,
-        bias if bias is not None else x,
-        residual if residual is not None else x,
-        out,
-        num_rows,
-        n,
-        k,
-        BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
-        BLOCK_K=config.block_k,
-        TILES_TOGETHER=_TILES_TOGETHER,
-        BIAS=bias is not None,
-        SWIGLU=swiglu,
-        ADD=residual is not None,
-        WEIGHT_FIRST=config.block_m < _LEAST_FIRST,
-        OVERLAP=overlap,
-        PRECISION="ieee" if wide else "tf32",
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
+    tiles = config.tiles(num_rows, n)
+    channels = TensorDescriptor(x, [rows_with_room(x), k], [k, 1], [config.block_m, config.block_k])
+    columns = TensorDescriptor(weight, [parts, n, k], [n * k, k, 1], [parts, config.block_n, config.block_k])
+    # An unused argument must still be a tensor.
+    others = (bias if bias is not None else x, residual if residual is not None else x, out, num_rows, n, k)
+    options = {
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k,
+        "TILES_TOGETHER": _TILES_TOGETHER,
+        "BIAS": bias is not None,
+        "SWIGLU": swiglu,
+        "ADD": residual is not None,
+        "WEIGHT_FIRST": config.block_m < _LEAST_FIRST,
+        "OVERLAP": overlap,
+        "PRECISION": "ieee" if wide else "tf32",
+        "num_warps": config.num_warps,
+        "num_stages": config.num_stages,
         **launch_options(overlap),
-    )
+    }
+    if config.in_turn:
+        _gemm_in_turn_kernel[(min(tiles, config.in_turn * limits.num_sms),)](channels, columns, *others, **options)
+    else:
+        _gemm_kernel[(tiles,)](channels, columns, weight, *others, **options)
     return out

@@ -22,7 +22,9 @@ from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
 from draftline.kernels.triton.linear.gemm import OWN_ROWS, gemm
 
 _OTHER_ROWS = (65, 257)
-"""Numbers of rows that are not compared, one of each division of `gemm.gemm_config`."""
+_MANY_OTHER_ROWS = (1025, 4097)
+"""Numbers of rows that are not compared, one of each division of `gemm.gemm_config`. The latter are for products that have as
+many: logits of so many rows would take much memory."""
 
 _FILE = "draftline-products.json"
 
@@ -85,7 +87,8 @@ class VendorProducts:
         key = f"{kind} {x.dtype} {rows}x{weight.shape[0]}x{x.shape[1]}"
         made = _Product(rows, weight, bias, residual is not None)
         if torch.cuda.is_current_stream_capturing():
-            self._captured[f"{kind} {tuple(weight.shape)}"] = made
+            captured = f"{kind} {tuple(weight.shape)}"
+            self._captured[captured] = max(made, self._captured.get(captured, made), key=lambda one: one.rows)
         if key not in self._verdicts:
             self._unknown[key] = made
             if torch.cuda.is_current_stream_capturing():
@@ -105,8 +108,8 @@ class VendorProducts:
             except torch.OutOfMemoryError:
                 # Both results have no room at the moment: our own kernel runs, and the next such step tries again.
                 continue
-        for _, weight, bias, adds in self._captured.values():
-            for rows in _OTHER_ROWS:
+        for most, weight, bias, adds in self._captured.values():
+            for rows in (*_OTHER_ROWS, *(rows for rows in _MANY_OTHER_ROWS if rows <= most)):
                 x, residual = weight.new_zeros(rows, weight.shape[1]), weight.new_zeros(rows, weight.shape[0])
                 gemm(x, weight, bias, residual=residual if adds else None, limits=self._limits)
         self._captured.clear()

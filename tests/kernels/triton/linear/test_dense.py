@@ -107,8 +107,13 @@ def test_the_choice_of_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [kernels(rows) for rows in (1, 16, 17, 64, 1000)] == ["gemm_m16"] * 2 + ["gemm"] * 3
     with_vendor = [kernels(rows, vendor=Vendor()) for rows in (16, 17, 64, 65, 128)]
     assert with_vendor == ["gemm_m16", "gemm", "gemm", "gemm", "vendor"]
-    small = [kernels(rows, vendor=Vendor(), n=576, k=1536) for rows in (128, 1024, 1088)]
-    assert small == ["gemm", "gemm", "vendor"], "launches of a small model overlap"
+    many = [kernels(rows, vendor=Vendor()) for rows in (1024, 1088, 2048)]
+    assert many == ["vendor", "vendor", "gemm"], (
+        "with 2,048 rows, programs take tiles in turn, and none is long without one"
+    )
+    assert [kernels(2048, vendor=Vendor(), capability=other) for other in (80, 100)] == ["vendor"] * 2
+    small = [kernels(rows, vendor=Vendor(), n=576, k=1536) for rows in (128, 1024)]
+    assert small == ["gemm", "gemm"], "launches of a small model overlap"
     assert [kernels(rows, vendor=Vendor(), n=3072, k=1024) for rows in (128, 192)] == ["gemm", "vendor"]
     assert kernels(128, vendor=Vendor(), n=576, k=1536, capability=80) == "vendor", "there, no launches overlap"
     assert kernels(8, torch.float32) == "gemm", "exact float32 products do not run on matrix units"

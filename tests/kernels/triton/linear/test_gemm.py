@@ -6,11 +6,18 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 from torch.testing import assert_close
 
-from draftline.kernels.triton.linear.gemm import GemmConfig, gemm, gemm_config, max_own_rows, small_config
+from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
+from draftline.kernels.triton.linear.gemm import GemmConfig, gemm, gemm_config, keeps_busy, max_own_rows, small_config
 from draftline.kernels.triton.linear.gemm_m16 import gemm_m16
 
-# The second has more than eight tiles of rows, which are visited band by band.
-CONFIGS = [GemmConfig(64, 32, 64, 4, 3), GemmConfig(16, 64, 32, 4, 2), GemmConfig(128, 64, 256, 8, 2)]
+# The second has more than eight tiles of rows, which are visited band by band. Programs of the last take several tiles.
+CONFIGS = [
+    GemmConfig(64, 32, 64, 4, 3),
+    GemmConfig(16, 64, 32, 4, 2),
+    GemmConfig(128, 64, 256, 8, 2),
+    GemmConfig(64, 16, 64, 4, 2, in_turn=2),
+]
+SMALL = DeviceLimits(90, 2, UNLIMITED.shared_bytes)
 
 
 def draw(rng: torch.Generator, *shape: int) -> Tensor:
@@ -22,9 +29,9 @@ def draw(rng: torch.Generator, *shape: int) -> Tensor:
 @pytest.mark.parametrize(("n", "k"), [(50, 192), (33, 92)])
 def test_gemm(n: int, k: int, rows: int, config: GemmConfig | None, rng: torch.Generator) -> None:
     x, weight, bias, residual = draw(rng, rows, k), draw(rng, n, k), draw(rng, n), draw(rng, rows, n)
-    assert_close(gemm(x, weight, config=config), linear(x, weight), rtol=1e-4, atol=1e-4)
+    assert_close(gemm(x, weight, config=config, limits=SMALL), linear(x, weight), rtol=1e-4, atol=1e-4)
     before = residual.clone()
-    actual = gemm(x, weight, bias, residual=residual, config=config)
+    actual = gemm(x, weight, bias, residual=residual, config=config, limits=SMALL)
     assert_close(actual, residual + linear(x, weight, bias), rtol=1e-4, atol=1e-4)
     assert torch.equal(residual, before)
 
@@ -33,7 +40,7 @@ def test_gemm(n: int, k: int, rows: int, config: GemmConfig | None, rng: torch.G
 def test_swiglu(config: GemmConfig | None, rng: torch.Generator) -> None:
     x, weight, bias = draw(rng, 30, 320), draw(rng, 2 * 40, 320) / 20, draw(rng, 80)
     gate, up = linear(x, weight, bias).chunk(2, dim=-1)
-    assert_close(gemm(x, weight, bias, swiglu=True, config=config), silu(gate) * up, rtol=1e-4, atol=1e-4)
+    assert_close(gemm(x, weight, bias, swiglu=True, config=config, limits=SMALL), silu(gate) * up, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("dots_in_order")
@@ -42,11 +49,11 @@ def test_a_row_has_the_same_bits_in_every_batch_and_config(rng: torch.Generator)
     together = gemm(x, weight, bias, residual=residual, config=CONFIGS[0])
     for config in (None, *CONFIGS, small_config(150, 40, swiglu=False)):
         for rows in (slice(3, 4), slice(100, 130), slice(0, 150)):
-            actual = gemm(x[rows], weight, bias, residual=residual[rows], config=config)
+            actual = gemm(x[rows], weight, bias, residual=residual[rows], config=config, limits=SMALL)
             assert torch.equal(actual, together[rows])
     together = gemm(x[:40], weight, bias, swiglu=True)
     for config in CONFIGS:
-        assert torch.equal(gemm(x[7:9], weight, bias, swiglu=True, config=config), together[7:9])
+        assert torch.equal(gemm(x[7:9], weight, bias, swiglu=True, config=config, limits=SMALL), together[7:9])
 
 
 @pytest.mark.usefixtures("dots_in_order")
@@ -63,9 +70,25 @@ def test_the_division_depends_on_sizes() -> None:
     assert {config.block_m for config in chosen} == {32, 64, 128}
     for rows, n in sizes:
         if rows <= 64:
-            few = 32 if rows <= 32 and n > 4096 else 64
-            assert {gemm_config(rows, n, swiglu=gates, wide=False).block_m for gates in (False, True)} == {few}
+            assert gemm_config(rows, n, swiglu=False, wide=False).block_m == (32 if rows <= 32 and n > 4096 else 64)
+            assert gemm_config(rows, n, swiglu=True, wide=False).block_m == 64
     assert [gemm_config(rows, 576, swiglu=False, wide=True).block_m for rows in (16, 17)] == [16, 32]
+
+
+def test_many_rows_take_tiles_in_turn() -> None:
+    for n, swiglu in ((576, False), (4096, False), (1536, True), (6144, True)):
+        assert gemm_config(4096, n, swiglu=swiglu, wide=False).in_turn
+        assert not gemm_config(1024, n, swiglu=swiglu, wide=False).in_turn
+    for n in (576, 1024):
+        assert not gemm_config(2048, n, swiglu=False, wide=False).in_turn, "all tiles run at once"
+
+
+def test_programs_with_tiles_in_turn_are_busy() -> None:
+    """132 multiprocessors take 256 tiles in two turns, of which six programs miss one; 192 leave a third of a turn."""
+    limits = DeviceLimits.known(90, 132)
+    assert [keeps_busy(rows, 4096, limits, swiglu=False) for rows in (1024, 1536, 2048)] == [False, False, True]
+    assert [keeps_busy(rows, 1024, limits, swiglu=False) for rows in (2048, 4096)] == [False, True]
+    assert [keeps_busy(1536, n, limits, swiglu=True) for n in (14336, 3072)] == [True, False]
 
 
 def test_small_weights_have_programs_for_most_multiprocessors() -> None:

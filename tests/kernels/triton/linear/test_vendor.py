@@ -118,6 +118,16 @@ def test_nothing_is_compared_while_a_graph_is_captured(gpu: Device, tmp_path: Pa
     assert sorted(rows for rows, *_ in gpu.compared) == [65, 128, 257]
 
 
+def test_of_many_rows_there_are_more_divisions(gpu: Device) -> None:
+    products = VendorProducts(CUDA, None)
+    gpu.capturing = True
+    for rows in (2048, 1088):
+        products.run(*factors(rows), None, None)
+    gpu.capturing = False
+    products.settle()
+    assert sorted(rows for rows, *_ in gpu.compared) == [65, 257, 1025, 1088, 2048]
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"\xff\xfe", b"[1]"], ids=["empty", "cut-off", "not-text", "other-json"]
 )
