@@ -21,6 +21,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.linear.smaller import smaller_product
+from draftline.kernels.triton.linear.tiles import place_of_tile
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 from draftline.kernels.triton.rows import empty_rows, rows_with_room
 
@@ -42,7 +43,7 @@ MANY_ROWS = 1024
 """With more tokens than these, programs take tiles in turn, if there are many."""
 
 _MANY_TILES = 96
-"""The tiles of 128 rows and 256 columns from which on they are large enough."""
+"""Tiles of 128 rows and 256 columns: with fewer, a product has smaller ones."""
 
 _BUSY = 0.85
 """The least share of their time in which programs that take tiles in turn have one."""
@@ -101,23 +102,6 @@ def _added(
     else:
         acc = tl.dot(value, tl.trans(weight), acc, input_precision=PRECISION)
     return acc
-
-
-@triton.jit
-def _place(
-    tile: tl.tensor,
-    num_rows: tl.tensor,
-    N: tl.tensor,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    TOGETHER: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """The first row and the first column of a tile."""
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    first_tile = tile // (TOGETHER * tiles_n) * TOGETHER
-    in_band = tl.minimum(tl.cdiv(num_rows, BLOCK_M) - first_tile, TOGETHER)
-    within = tile % (TOGETHER * tiles_n)
-    return (first_tile + within % in_band) * BLOCK_M, within // in_band * BLOCK_N
 
 
 @triton.jit
@@ -188,7 +172,7 @@ def _gemm_kernel(
     PRECISION: tl.constexpr,
 ) -> None:
     """A program a tile. The weight is [1, N, K], with SwiGLU [2, N, K]: gates first."""
-    first_m, first_n = _place(tl.program_id(0), num_rows, N, BLOCK_M, BLOCK_N, TILES_TOGETHER)
+    first_m, first_n = place_of_tile(tl.program_id(0), num_rows, N, BLOCK_M, BLOCK_N, TILES_TOGETHER)
     if OVERLAP:
         rows = tl.minimum(first_n + tl.arange(0, BLOCK_N), N - 1).to(tl.int64)[:, None] * K
         line = tl.minimum(tl.arange(0, _AHEAD // 64)[None, :] * 64, K - 1)
@@ -227,7 +211,7 @@ def _gemm_in_turn_kernel(
     wait_for_previous(OVERLAP)
     tiles = tl.cdiv(num_rows, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-        first_m, first_n = _place(tile, num_rows, N, BLOCK_M, BLOCK_N, TILES_TOGETHER)
+        first_m, first_n = place_of_tile(tile, num_rows, N, BLOCK_M, BLOCK_N, TILES_TOGETHER)
         _multiply(
             first_m, first_n, x, weight, bias, residual, out, num_rows, N, K,
             BLOCK_M, BLOCK_N, BLOCK_K, BIAS, SWIGLU, ADD, WEIGHT_FIRST, PRECISION,
@@ -310,8 +294,9 @@ def _many_rows_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
         return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4, in_turn=1)
     if n < 1024 and rows > 2048:
         return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=3, in_turn=2)
-    if n >= 1024 and -(-rows // 128) * -(-n // 256) >= _MANY_TILES:
-        return GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=3, in_turn=1)
+    large = GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=3, in_turn=1)
+    if n >= 1024 and large.tiles(rows, n) >= _MANY_TILES:
+        return large
     return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=4)
 
 

@@ -26,6 +26,7 @@ from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.eight_bit import CHANNELS_OF_ONE_SUM, join_halves
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.linear.smaller import smaller_product
+from draftline.kernels.triton.linear.tiles import place_of_tile
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 from draftline.kernels.triton.rows import empty_rows, rows_with_room
 
@@ -101,14 +102,7 @@ def _scaled_gemm_kernel(
     PRODUCT: tl.constexpr = tl.int32 if HALVES == 2 else tl.float32
     tl.static_assert(BLOCK_K == GROUP if GROUPED else INTEGERS or ONE_SUM % BLOCK_K == 0, "sums are of whole tiles")
     GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
-    TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
-    pid = tl.program_id(0)
-    band = pid // (TILES_TOGETHER * TILES_N)
-    first_tile = band * TILES_TOGETHER
-    in_band = tl.minimum(tl.cdiv(num_rows, TOKENS) - first_tile, TILES_TOGETHER)
-    within = pid % (TILES_TOGETHER * TILES_N)
-    first_m = (first_tile + within % in_band) * TOKENS
-    first_n = within // in_band * BLOCK_N
+    first_m, first_n = place_of_tile(tl.program_id(0), num_rows, N, TOKENS, BLOCK_N, TILES_TOGETHER)
     column = tl.arange(0, WIDTH)
     column_mask = first_n + column % BLOCK_N < N
     weight_row = column // BLOCK_N * N + first_n + column % BLOCK_N

@@ -19,12 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
-from draftline.kernels.triton.linear.gemm import OWN_ROWS, gemm
+from draftline.kernels.triton.linear.gemm import MANY_ROWS, OWN_ROWS, gemm
 
-_OTHER_ROWS = (65, 257)
-_MANY_OTHER_ROWS = (1025, 4097)
-"""Numbers of rows that are not compared, one of each division of `gemm.gemm_config`. The latter are for products that have as
-many: logits of so many rows would take much memory."""
+_OTHER_ROWS = (65, 257, 1025, 4097)
+"""Numbers of rows that are not compared, one of each division of `gemm.gemm_config`."""
 
 _FILE = "draftline-products.json"
 
@@ -109,9 +107,12 @@ class VendorProducts:
                 # Both results have no room at the moment: our own kernel runs, and the next such step tries again.
                 continue
         for most, weight, bias, adds in self._captured.values():
-            for rows in (*_OTHER_ROWS, *(rows for rows in _MANY_OTHER_ROWS if rows <= most)):
-                x, residual = weight.new_zeros(rows, weight.shape[1]), weight.new_zeros(rows, weight.shape[0])
-                gemm(x, weight, bias, residual=residual if adds else None, limits=self._limits)
+            for rows in _OTHER_ROWS:
+                # Logits are never of many rows, which would take much memory.
+                if rows <= max(most, MANY_ROWS):
+                    x = weight.new_zeros(rows, weight.shape[1])
+                    residual = weight.new_zeros(rows, weight.shape[0]) if adds else None
+                    gemm(x, weight, bias, residual=residual, limits=self._limits)
         self._captured.clear()
         if self._unknown:
             self._keep()
