@@ -108,7 +108,7 @@ class VendorProducts:
                 continue
         for most, weight, bias, adds in self._captured.values():
             for rows in _OTHER_ROWS:
-                # Logits are never of many rows, which would take much memory.
+                # Of many rows only where there have been as many: logits of them would take much memory.
                 if rows <= max(most, MANY_ROWS):
                     x = weight.new_zeros(rows, weight.shape[1])
                     residual = weight.new_zeros(rows, weight.shape[0]) if adds else None
