@@ -2,7 +2,7 @@
 
 | rows | kernel |
 |---|---|
-| 1 to 16, and to 32 with a small weight | `gemm_m16.py` |
+| 1 to 16, and to 32 with a small weight | `gemm_m16.py`, which has the norm of up to 8 of a small model in its launch |
 | more, up to 64, and to 1,024 with a small weight | `gemm.py`, whose launches overlap |
 | more, up to 1,024 | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
 | more | `gemm.py`, whose programs take tiles in turn, where all have one nearly to the end; else as from 65 on |
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.gemm import OWN_ROWS, gemm, keeps_busy, max_own_rows
-from draftline.kernels.triton.linear.gemm_m16 import gemm_m16, max_gemm_m16_rows
+from draftline.kernels.triton.linear.gemm_m16 import can_normalize, gemm_m16, max_gemm_m16_rows
 from draftline.kernels.triton.linear.vendor import VendorProducts
 from draftline.kernels.triton.pointwise.activations import silu_mul
 from draftline.kernels.triton.pointwise.norms import rms_norm
@@ -48,6 +48,16 @@ def few_overlap(x: Tensor, limits: DeviceLimits) -> bool:
 def overlaps(x: Tensor, limits: DeviceLimits) -> bool:
     """The same of few rows, or of more where launches stay short."""
     return few_overlap(x, limits) or (limits.overlaps and x.numel() <= _SHORT)
+
+
+def _are_copied_by_tiles(x: Tensor) -> bool:
+    """Whether x [T, K] is of a type and a width that the kernels with everything fused take."""
+    return x.element_size() == 2 and x.shape[1] * x.element_size() % _ALIGNMENT == 0
+
+
+def _are_few(x: Tensor, weight: Tensor, *, overlap: bool) -> bool:
+    """Whether the product of x [T, K] is one of few rows."""
+    return _are_copied_by_tiles(x) and x.shape[0] <= max_gemm_m16_rows(weight.numel(), overlap=overlap)
 
 
 def _padded(x: Tensor) -> Tensor:
@@ -88,12 +98,13 @@ class DenseKernels:
         if not x.shape[0]:  # a step that decides no token
             return x.new_empty((0, weight.shape[0]))
         overlap = overlaps(x, self.limits)
-        if norm is not None:
-            x = rms_norm(x, *norm, overlap=overlap)
+        few = _are_few(x, weight, overlap=overlap)
+        if norm is not None and not (few and can_normalize(x, weight)):
+            x, norm = rms_norm(x, *norm, overlap=overlap), None
+        if few:
+            return gemm_m16(x, weight, bias, residual=residual, norm=norm, overlap=overlap, limits=self.limits)
         if x.shape[1] * x.element_size() % _ALIGNMENT:
             return self.linear(_padded(x), _padded(weight), bias, residual=residual)
-        if x.element_size() == 2 and x.shape[0] <= max_gemm_m16_rows(weight.numel(), overlap=overlap):
-            return gemm_m16(x, weight, bias, residual=residual, overlap=overlap, limits=self.limits)
         if self.vendor is not None and not self._is_own(x.shape[0], weight, swiglu=False):
             result = self.vendor.run(x, weight, bias, residual)
             if result is not None:
@@ -109,9 +120,12 @@ class DenseKernels:
 
     def norm_swiglu(self, x: Tensor, norm: Norm, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``silu(gate) * up`` of `linear` of the norm, the weight being [2 N, K], gates first: [T, K] -> [T, N]."""
-        (rows, k), overlap = x.shape, overlaps(x, self.limits)
-        if not self._is_own(rows, weight, swiglu=True) or x.element_size() != 2 or k * x.element_size() % _ALIGNMENT:
+        overlap = overlaps(x, self.limits)
+        if _are_few(x, weight, overlap=overlap):
+            if not can_normalize(x, weight):
+                x, norm = rms_norm(x, *norm, overlap=overlap), None
+            return gemm_m16(x, weight, bias, swiglu=True, norm=norm, overlap=overlap, limits=self.limits)
+        if not self._is_own(x.shape[0], weight, swiglu=True) or not _are_copied_by_tiles(x):
             return silu_mul(self.linear(x, weight, bias, norm=norm), overlap=overlap)
-        few = gemm_m16 if rows <= max_gemm_m16_rows(weight.numel(), overlap=overlap) else gemm
         x = rms_norm(x, *norm, overlap=overlap)
-        return few(x, weight, bias, swiglu=True, overlap=overlap, limits=self.limits)
+        return gemm(x, weight, bias, swiglu=True, overlap=overlap, limits=self.limits)

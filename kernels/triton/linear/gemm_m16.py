@@ -3,7 +3,8 @@
 A program has 16 tokens. With more of them, several programs read a weight's tile, and the L2 cache serves all but the first.
 
 No other kernel writes weights. So a program loads its first channels, of a small model all of them, before it waits for the
-previous kernel: then only x is missing. The channels that follow are copied several tiles ahead.
+previous kernel: then only x is missing. The channels that follow are copied several tiles ahead. The norm of up to 8 tokens of a small
+model is part of the launch (`row_norm.py`).
 
 With 64 weight rows and more, the weight's tile is the left matrix of the product: one instruction multiplies 64 rows, and
 all 16 tokens fit the right one. With fewer it is the right one, of which an instruction multiplies 8 rows. SwiGLU's
@@ -22,8 +23,10 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.row_norm import MOST_CHANNELS, MOST_ROWS, inverse_norms, repeated, rows_read
 from draftline.kernels.triton.linear.smaller import smaller_early_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+from draftline.kernels.triton.pointwise.norms import normalized
 from draftline.kernels.triton.rows import empty_rows
 from draftline.kernels.triton.tuples import no_tensors
 
@@ -80,17 +83,32 @@ def _add_product(acc: tl.tensor, value: tl.tensor, tile: tl.tensor, LEFT: tl.con
         return tl.dot(value, tl.trans(tile), acc)
 
 
+@triton.jit
+def _factor(
+    value: tl.tensor, inverse: tl.tensor, scale: tl.tensor, BLOCK_M: tl.constexpr, NORM_ROWS: tl.constexpr
+) -> tl.tensor:
+    """A product's factor [BLOCK_M, K] from rows of x: with NORM_ROWS from their norm, rounded as a norm's launch would."""
+    if NORM_ROWS:
+        value = normalized(value.to(tl.float32), inverse, scale.to(tl.float32)).to(value.dtype)
+    return repeated(value, BLOCK_M)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _gemm_m16_kernel(
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
     residual: tl.tensor,
+    norm: tl.tensor,
     out: tl.tensor,
     num_rows: int,
+    eps: float,
     N: tl.constexpr,
     K: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    TOKENS: tl.constexpr,
+    NORM_ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     EARLY: tl.constexpr,
@@ -101,23 +119,31 @@ def _gemm_m16_kernel(
     ADD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """With SwiGLU the weight is [2 N, K]: gates first. LAST is the width of the last tile, 0 if BLOCK_K divides K."""
+    """With SwiGLU the weight is [2 N, K]: gates first. LAST is the width of the last tile, 0 if BLOCK_K divides K.
+
+    A program reads TOKENS rows of x: with NORM_ROWS, as `rows_read` says, else BLOCK_M.
+    """
     BLOCK_N: tl.constexpr = ROWS // 2 if SWIGLU else ROWS
     LEFT: tl.constexpr = ROWS >= 64
     WHOLE: tl.constexpr = K // BLOCK_K * BLOCK_K
     first = tl.program_id(0) * BLOCK_N
+    start = tl.program_id(1) * BLOCK_M
+    x += start * K
     row = tl.arange(0, ROWS)
     row_start = weight + (row // BLOCK_N * N + tl.minimum(first + row % BLOCK_N, N - 1)).to(tl.int64)[:, None] * K
-    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
-    x_start = x + m * K
-    seen = m < num_rows
+    token = tl.arange(0, TOKENS)[:, None]
+    x_start = x + token * K
+    seen = start + token < num_rows
     channel = tl.arange(0, BLOCK_K)[None, :]
     tiles = no_tensors()
+    scales = no_tensors()
     for early in tl.static_range(EARLY):
         tiles += (tl.load(row_start + early * BLOCK_K + channel),)
+        scales += (tl.load(norm + early * BLOCK_K + channel) if NORM_ROWS else 1.0,)
     if LAST:
         last_channel = WHOLE + tl.arange(0, LAST)[None, :]
         last_tile = tl.load(row_start + last_channel, mask=last_channel < K, other=0.0)
+        last_scale = tl.load(norm + last_channel, mask=last_channel < K, other=0.0) if NORM_ROWS else 1.0
     if OVERLAP and AHEAD > 0:
         prefetch(row_start + tl.minimum(EARLY * BLOCK_K + tl.arange(0, AHEAD // 64)[None, :] * 64, K - 1))
     # The next kernel starts only now: kernels that are further ahead would take the room of those whose turn it is.
@@ -127,27 +153,32 @@ def _gemm_m16_kernel(
         values += (tl.load(x_start + early * BLOCK_K + channel, mask=seen, other=0.0),)
     if LAST:
         last_value = tl.load(x_start + last_channel, mask=seen & (last_channel < K), other=0.0)
+    inverse = inverse_norms(x, num_rows, eps, K, WIDTH, NORM_ROWS, TOKENS)[:, None] if NORM_ROWS else 1.0
     acc = tl.zeros([ROWS, BLOCK_M] if LEFT else [BLOCK_M, ROWS], tl.float32)
     for early in tl.static_range(EARLY):
-        acc = _add_product(acc, values[early], tiles[early], LEFT)
+        value = _factor(values[early], inverse, scales[early], BLOCK_M, NORM_ROWS)
+        acc = _add_product(acc, value, tiles[early], LEFT)
     if EARLY * BLOCK_K < WHOLE:
         for k in tl.range(EARLY * BLOCK_K, WHOLE, BLOCK_K):
-            value = tl.load(x_start + k + channel, mask=seen, other=0.0)
+            scale = tl.load(norm + k + channel) if NORM_ROWS else 1.0
+            later = tl.load(x_start + k + channel, mask=seen, other=0.0)
+            value = _factor(later, inverse, scale, BLOCK_M, NORM_ROWS)
             acc = _add_product(acc, value, tl.load(row_start + k + channel), LEFT)
     if LAST:
-        acc = _add_product(acc, last_value, last_tile, LEFT)
+        acc = _add_product(acc, _factor(last_value, inverse, last_scale, BLOCK_M, NORM_ROWS), last_tile, LEFT)
     if LEFT:
         acc = tl.trans(acc)
     up = acc
     if SWIGLU:
         acc, up = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N)), (0, 2, 1)))
+    m = tl.arange(0, BLOCK_M)[:, None]
     n = first + tl.arange(0, BLOCK_N)[None, :]
-    mask = seen & (n < N)
+    mask = (start + m < num_rows) & (n < N)
     offset = m * N + n
     result = load_and_finish(
-        acc, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
+        acc, up, bias, residual + start * N, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
     )  # fmt: skip
-    tl.store(out + offset, result.to(out.dtype.element_ty), mask=mask)
+    tl.store(out + start * N + offset, result.to(out.dtype.element_ty), mask=mask)
 
 
 def max_gemm_m16_rows(weight_elements: int, *, overlap: bool) -> int:
@@ -179,6 +210,12 @@ def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
     return GemmM16Config(32, 512, early=2, num_stages=4, ahead=1024)
 
 
+def can_normalize(x: Tensor, weight: Tensor) -> bool:
+    """Whether `gemm_m16` should have the norm of x [M, K] in its launch: there are not too many rows, channels or programs."""
+    rows, k = x.shape
+    return rows <= MOST_ROWS and k <= MOST_CHANNELS and weight.shape[0] <= _MANY_ROWS and x.is_contiguous()
+
+
 def gemm_m16(
     x: Tensor,
     weight: Tensor,
@@ -186,6 +223,7 @@ def gemm_m16(
     *,
     swiglu: bool = False,
     residual: Tensor | None = None,
+    norm: tuple[Tensor, float] | None = None,
     overlap: bool = False,
     config: GemmM16Config | None = None,
     limits: DeviceLimits = UNLIMITED,
@@ -198,6 +236,7 @@ def gemm_m16(
         bias: [weight rows], or None.
         swiglu: return ``silu(gate) * up``.
         residual: [M, N], added to the result, or None.
+        norm: the [K] weights and the epsilon of an RMSNorm of x, which `can_normalize` holds for; or None.
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `gemm_m16_config`.
         limits: the device's.
@@ -209,17 +248,24 @@ def gemm_m16(
         lambda one: one.shared_bytes(limits, k, x.element_size()),
         limits,
     )
+    scale, eps = norm or (x, 0.0)
+    tokens, norm_rows = rows_read(num_rows) if norm else (_ROWS, 0)
     out = empty_rows(num_rows, n, dtype=x.dtype, device=x.device)
     _gemm_m16_kernel[(triton.cdiv(n, config.block_n // 2 if swiglu else config.block_n), triton.cdiv(num_rows, _ROWS))](
         x,
         weight,
         bias if bias is not None else x,
         residual if residual is not None else x,
+        scale,
         out,
         num_rows,
+        eps,
         N=n,
         K=k,
         BLOCK_M=_ROWS,
+        TOKENS=tokens,
+        NORM_ROWS=norm_rows,
+        WIDTH=triton.next_power_of_2(k) if norm else 0,
         ROWS=config.block_n,
         BLOCK_K=config.block_k,
         EARLY=min(config.early, k // config.block_k),

@@ -24,6 +24,18 @@ def _sum(value: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def inverse_rms(total: tl.tensor, eps: tl.tensor, N: tl.constexpr) -> tl.tensor:
+    """What a row of N elements is multiplied by, from the sum of its squares."""
+    return tl.rsqrt(total / N + eps)
+
+
+@triton.jit
+def normalized(value: tl.tensor, inverse: tl.tensor, scale: tl.tensor) -> tl.tensor:
+    """RMSNorm of float32 values, not rounded."""
+    return value * inverse * scale
+
+
+@triton.jit
 def _rms_norm_kernel(
     x: tl.tensor,
     residual: tl.tensor,
@@ -50,8 +62,8 @@ def _rms_norm_kernel(
         stored = value.to(new_residual.dtype.element_ty)
         tl.store(new_residual + row * N + cols, stored, mask=mask)
         value = stored.to(tl.float32)
-    inverse = tl.rsqrt(_sum(square(value)) / N + eps)
-    tl.store(out + row * N + cols, (value * inverse * scale).to(out.dtype.element_ty), mask=mask)
+    inverse = inverse_rms(_sum(square(value)), eps, N)
+    tl.store(out + row * N + cols, normalized(value, inverse, scale).to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -72,9 +84,9 @@ def _rms_norm_add_kernel(
     wait_for_previous(OVERLAP)
     value = tl.load(x + row * N + cols, mask=mask, other=0.0).to(tl.float32)
     before = tl.load(residual + row * N + cols, mask=mask, other=0.0).to(tl.float32)
-    inverse = tl.rsqrt(_sum(square(value)) / N + eps)
+    inverse = inverse_rms(_sum(square(value)), eps, N)
     # The addend is rounded, as a separate norm would round it.
-    normed = (value * inverse * scale).to(x.dtype.element_ty).to(tl.float32)
+    normed = normalized(value, inverse, scale).to(x.dtype.element_ty).to(tl.float32)
     tl.store(out + row * N + cols, (before + normed).to(out.dtype.element_ty), mask=mask)
 
 
@@ -104,8 +116,8 @@ def _joined_norms_kernel(
         scale = tl.load(hidden_norm + cols, mask=mask, other=0.0).to(tl.float32)
         wait_for_previous(OVERLAP)
         value = tl.load(hidden + row * N + cols, mask=mask, other=0.0).to(tl.float32)
-    inverse = tl.rsqrt(_sum(square(value)) / N + eps)
-    normed = (value * inverse * scale).to(out.dtype.element_ty)
+    inverse = inverse_rms(_sum(square(value)), eps, N)
+    normed = normalized(value, inverse, scale).to(out.dtype.element_ty)
     tl.store(out + (2 * row + half) * N + cols, normed, mask=mask)
     if half == 1:
         tl.store(hidden_out + row * N + cols, normed, mask=mask)

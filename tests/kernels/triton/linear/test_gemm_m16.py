@@ -6,7 +6,14 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 from torch.testing import assert_close
 
-from draftline.kernels.triton.linear.gemm_m16 import GemmM16Config, gemm_m16, gemm_m16_config, max_gemm_m16_rows
+from draftline.kernels.triton.linear.gemm_m16 import (
+    GemmM16Config,
+    can_normalize,
+    gemm_m16,
+    gemm_m16_config,
+    max_gemm_m16_rows,
+)
+from draftline.kernels.triton.pointwise.norms import rms_norm
 
 CONFIGS = [
     GemmM16Config(64, 64, early=0, num_stages=3),
@@ -54,6 +61,37 @@ def test_a_row_has_the_same_bits_in_every_batch_and_config(rng: torch.Generator)
     for config in CONFIGS:
         for rows in (slice(7, 9), slice(20, 50)):
             assert torch.equal(gemm_m16(x[rows], weight, bias, swiglu=True, config=config), together[rows])
+
+
+@pytest.mark.usefixtures("dots_in_order")
+@pytest.mark.parametrize("config", [None, *CONFIGS], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_a_norm_inside_has_the_bits_of_its_own_launch(
+    dtype: torch.dtype, config: GemmM16Config | None, rng: torch.Generator
+) -> None:
+    x, norm, weight = (draw(rng, *shape).to(dtype) for shape in ((8, 320), (320,), (40, 320)))
+    for rows in (1, 2, 5, 8):
+        normed = rms_norm(x[:rows], norm, 1e-5)
+        for swiglu in (False, True):
+            inside = gemm_m16(x[:rows], weight, norm=(norm, 1e-5), swiglu=swiglu, config=config)
+            assert torch.equal(inside, gemm_m16(normed, weight, swiglu=swiglu, config=config))
+
+
+@pytest.mark.usefixtures("dots_in_order")
+@pytest.mark.parametrize("k", [16, 92, 256, 1000])
+def test_a_norm_inside_of_any_width(k: int, rng: torch.Generator) -> None:
+    x, norm, weight = draw(rng, 3, k), draw(rng, k), draw(rng, 24, k)
+    assert torch.equal(gemm_m16(x, weight, norm=(norm, 1e-5)), gemm_m16(rms_norm(x, norm, 1e-5), weight))
+
+
+def test_few_rows_of_small_models_are_normalized_inside() -> None:
+    def can(rows: int, k: int, n: int = 3072) -> bool:
+        return can_normalize(torch.empty(rows, k, device="meta"), torch.empty(n, k, device="meta"))
+
+    assert [can(rows, 576) for rows in (1, 8, 9)] == [True, True, False]
+    assert [can(1, k) for k in (1024, 2048)] == [True, False], "a row would take too many registers"
+    assert not can(1, 576, n=49152), "more programs than the device holds at once would compute it"
+    assert not can_normalize(torch.empty(2, 1152, device="meta")[:, :576], torch.empty(64, 576, device="meta"))
 
 
 def test_only_small_weights_are_read_for_more_rows_than_a_program_has() -> None:

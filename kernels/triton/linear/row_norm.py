@@ -1,0 +1,80 @@
+"""RMSNorm of few rows in the product that reads them: each program finds the rows' factors for itself.
+
+A launch for the norm alone would take longer than its arithmetic. The weight is on its way meanwhile. The rules are those of
+`norms.py`, and so are the bits: the sum of squares is the same tree.
+
+A row is read in pieces of neighbouring channels, one above the other. So a thread itself has both terms of the tree's first levels,
+and a warp has a row.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from draftline.kernels.triton.pointwise.norms import inverse_rms
+from draftline.kernels.triton.sums import square, tree_sum
+
+MOST_ROWS, MOST_CHANNELS = 8, 1024
+"""Beyond these, all programs together would read too much, or hold too much in registers."""
+
+_WARPS = 4
+
+_PIECE = tl.constexpr(256)
+"""Channels of a piece: eight for each thread of a warp."""
+
+_MAX_LEVELS = tl.constexpr(8)
+
+
+def rows_read(rows: int) -> tuple[int, int]:
+    """The rows of a tile of x, and those whose factors are found, for so many rows to normalize.
+
+    There are few forms, since each is a kernel to compile. With fewer rows than warps, warps would share one.
+    """
+    return (1, _WARPS) if rows == 1 else (MOST_ROWS, MOST_ROWS)
+
+
+@triton.jit
+def inverse_norms(
+    x: tl.tensor,
+    num_rows: tl.tensor,
+    eps: tl.tensor,
+    K: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+) -> tl.tensor:
+    """RMSNorm's factors of the first rows of x, [TILE] float32, of which ``num_rows`` exist.
+
+    Args:
+        x: [num_rows, K], contiguous.
+        num_rows: at most ROWS.
+        eps: RMSNorm's epsilon.
+        K: channels.
+        WIDTH: the power of two that is not less.
+        ROWS: rows that are read.
+        TILE: rows of a tile of x.
+    """
+    COLUMNS: tl.constexpr = min(_PIECE, WIDTH)
+    row = tl.arange(0, ROWS)[:, None, None]
+    channel = tl.arange(0, WIDTH // COLUMNS)[None, :, None] * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
+    value = tl.load(x + row * K + channel, mask=(row < num_rows) & (channel < K), other=0.0)
+    squares = square(value.to(tl.float32))
+    # The tree's first levels: halves of the pieces.
+    for _level in tl.static_range(_MAX_LEVELS):
+        if squares.shape[1] > 1:
+            squares = tl.sum(tl.reshape(squares, (ROWS, 2, squares.shape[1] // 2, COLUMNS)), axis=1)
+    inverse = inverse_rms(tree_sum(tl.reshape(squares, (ROWS, COLUMNS))), eps, K)
+    # Gathered, a tile that they multiply need not be laid out as the pieces are.
+    return tl.gather(inverse, tl.arange(0, TILE) % ROWS, axis=0)
+
+
+@triton.jit
+def repeated(rows: tl.tensor, M: tl.constexpr) -> tl.tensor:
+    """[R, K] -> [M, K], the rows again and again: a product has no fewer rows than M. Nothing of a copy is stored."""
+    if rows.shape[0] == M:
+        return rows
+    else:
+        # Not rows[None]: that would change the layout.
+        one = tl.reshape(rows, (1, rows.shape[0], rows.shape[1]))
+        return tl.reshape(tl.broadcast_to(one, (M // rows.shape[0], rows.shape[0], rows.shape[1])), (M, rows.shape[1]))
