@@ -75,7 +75,7 @@ class Weights:
         embedding = self._raw(_EMBEDDING, *shape)
         if config.tied_embeddings:
             embedding = quant.unpacked(embedding.on(self._device))  # once for both
-        head = self._head(embedding if config.tied_embeddings else self._raw(_HEAD, *shape))
+        head = self._head(embedding if config.tied_embeddings else self._raw(_HEAD, *shape), scaled=self._scaled)
         return self._shard.embedding(self._table(embedding)), self._shard.joined(head)
 
     def embedding(self, vocab: int, hidden: int) -> Tensor:
@@ -86,12 +86,12 @@ class Weights:
         """A table of vectors."""
         return self._table(self._raw(name, rows, columns))
 
-    def head(self, vocab: int, hidden: int) -> Linear:
-        """The output projection."""
-        return self._head(self._raw(_HEAD, vocab, hidden))
+    def dense_head(self, vocab: int, hidden: int) -> Linear:
+        """The output projection, unpacked where it is quantized."""
+        return self._head(self._raw(_HEAD, vocab, hidden), scaled=False)
 
-    def _head(self, raw: RawTensor) -> Linear:
-        head = quant.make_head(raw, dtype=self._dtype, device=self._device, scaled=self._scaled)
+    def _head(self, raw: RawTensor, *, scaled: bool) -> Linear:
+        head = quant.make_head(raw, dtype=self._dtype, device=self._device, scaled=scaled)
         self.nbytes += head.nbytes
         return head
 

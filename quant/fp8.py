@@ -22,9 +22,15 @@ _E4M3 = torch.float8_e4m3fn
 
 def to_fp8(raw: RawTensor, weight: Tensor) -> RawTensor:
     """``weight`` [N, K] (the values of ``raw``, float32) as an F8_E4M3 tensor with a scale a row."""
+    data, scale = fp8_rows(weight)
+    return replace(raw, format="F8_E4M3", data=data, scales=Scales(scale, 1, weight.shape[1]))
+
+
+def fp8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, K] float32 in FP8 e4m3, and its scales [N, 1] float32."""
     parts = [_quantized(rows) for rows in weight.split(_ROWS_AT_ONCE)]
     data, scale = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    return replace(raw, format="F8_E4M3", data=data, scales=Scales(scale, 1, weight.shape[1]))
+    return data, scale
 
 
 def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -37,6 +37,15 @@ class TrainDraftConfig(Options):
         description="for heads: drafts of a round that training imitates, and the most that a parallel head drafts; 4 where "
         "unset",
     )
+    initial_head: str | None = Field(
+        default=None,
+        description="for heads: a trained head to start from, a folder or a name; it must read the same layers and have the same shape. "
+        "Only the tokens that it drafts may differ",
+    )
+    output_projection: Literal["bfloat16", "fp8"] = Field(
+        default="bfloat16",
+        description="for eagle3: the format of the file's output projection; fp8 takes half the bytes, and has a scale a token",
+    )
     head_layers: int | None = Field(default=None, ge=1, le=8, description="for parallel: decoder layers; 2 where unset")
     head_mlp_size: int | None = Field(
         default=None, ge=16, le=1 << 20, description="for heads: width of the MLP; the target's where unset"
@@ -76,9 +85,11 @@ class TrainDraftConfig(Options):
 
     @model_validator(mode="after")
     def _options_of_the_kind(self) -> TrainDraftConfig:
-        for name in ("draft_vocab_size", "unroll", "stop_after", "head_mlp_size"):
+        for name in ("draft_vocab_size", "unroll", "stop_after", "initial_head", "head_mlp_size"):
             if self.kind == "model" and getattr(self, name) is not None:
                 raise ValueError(f"{name}: is only used where kind is eagle3 or parallel")
+        if self.kind != "eagle3" and self.output_projection != "bfloat16":
+            raise ValueError("output_projection: is only used where kind is eagle3; a parallel head has its target's")
         if self.kind == "parallel" and self.unroll == 1:
             raise ValueError("unroll: 1 draft a round is not parallel")
         if self.kind == "parallel" and self.measured_drafts > (self.unroll or 4):

@@ -1,8 +1,8 @@
 """Training samples for a draft model: the target's own answers to generated prompts.
 
 Prompts come from three sources: templates (`draftline.spec.train_draft.prompts`); the target itself, which writes a user's
-message when it is given an empty user's turn (Xu et al. 2024, https://arxiv.org/abs/2406.08464); and its earlier answers,
-one or several of which later prompts ask about. Half of the answers are greedy, half are drawn at a temperature. Answers that
+message when it is given an empty user's turn (Xu et al. 2024, https://arxiv.org/abs/2406.08464), also behind the system message
+of a task; and its earlier answers, one or several of which later prompts ask about. Half of the answers are greedy, half are drawn at a temperature. Answers that
 end in a loop are dropped.
 """
 
@@ -34,8 +34,10 @@ _TOKENS_PER_ANSWER = 100
 _MAX_TEXTS = 6
 """Max earlier answers that one prompt asks about."""
 
-_QUESTION_TOKENS = 96
+_QUESTION_TOKENS = 192
 _SHORTEST_QUESTION = 4
+_WITH_TASK = 0.6
+"""The share of the target's own questions that are behind a task's system message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class SamplePlan:
         held_out: prompts of each kind to choose a checkpoint by, and as many again to report on.
         temperatures: those of the answers that are not greedy, in equal parts.
         seed: the seed of prompts and answers.
-        own_questions: the share of the prompts that the target writes itself, at most.
+        own_questions: the share of the prompts that the target is asked to write itself. Not all that it writes are whole.
     """
 
     tokens: int
@@ -56,7 +58,7 @@ class SamplePlan:
     held_out: int = 256
     temperatures: tuple[float, ...] = (0.8, 1.0)
     seed: int = 0
-    own_questions: float = 1 / 6
+    own_questions: float = 1 / 2
 
 
 def write_samples(
@@ -119,7 +121,7 @@ class _Writer:
     def held_out(self) -> list[Sample]:
         """Write greedy answers to prompts that training does not see."""
         prompts, count = self._measuring, 2 * self._plan.held_out
-        own = [((("user", text),), Kind.GENERAL) for text in self._questions(count // 2)]
+        own = [(question, Kind.GENERAL) for question in self._questions(prompts, count // 2)]
         made = [((("user", prompts.general()),), Kind.GENERAL) for _ in range(count - len(own))]
         json = [((("user", prompts.json()),), Kind.JSON) for _ in range(count)]
         answered = self._answers([*own, *made, *json], [0.0])
@@ -130,7 +132,7 @@ class _Writer:
 
     def round(self, count: int) -> list[Sample]:
         """Write answers to about ``count`` training prompts."""
-        questions = self._questions(int(count * self._plan.own_questions))
+        questions = self._questions(self._training, int(count * self._plan.own_questions))
         conversations = [self._conversation(index, questions) for index in range(count)]
         answered = self._answers(conversations, [t for drawn in self._plan.temperatures for t in (0.0, drawn)])
         self._last_round = [
@@ -138,11 +140,11 @@ class _Writer:
         ] or self._last_round
         return [_sample(prompt, output, Split.TRAIN) for prompt, output in answered]
 
-    def _conversation(self, index: int, questions: Sequence[str]) -> tuple[Messages, Kind]:
+    def _conversation(self, index: int, questions: Sequence[Messages]) -> tuple[Messages, Kind]:
         prompts = self._training
         earlier = self._random.choice(self._last_round) if self._last_round else None
         if index < len(questions):
-            return (("user", questions[index]),), Kind.GENERAL
+            return questions[index], Kind.GENERAL
         if index % 2:
             if earlier and prompts.chance(0.25):
                 return (("user", prompts.json_about_text(earlier[1])),), Kind.JSON
@@ -157,19 +159,21 @@ class _Writer:
             return (("user", prompts.about_text(earlier[1])),), Kind.GENERAL
         return (("user", prompts.general()),), Kind.GENERAL
 
-    def _questions(self, count: int) -> list[str]:
+    def _questions(self, prompts: Prompts, count: int) -> list[Messages]:
         """Let the target write users' messages. Without a chat template that opens a user's turn there are none."""
-        prefix = _user_turn_prefix(self._llm.tokenizer)
-        if not prefix or not count:
-            return []
+        before: list[Messages] = [
+            (("system", prompts.task()),) if prompts.chance(_WITH_TASK) else () for _ in range(count)
+        ]
+        prefix_of = {messages: _user_turn_prefix(messages, self._llm.tokenizer) for messages in set(before)}
+        asked = [messages for messages in before if prefix_of[messages]]
         params = [
             SamplingParams(temperature=1.0, top_p=0.95, max_tokens=_QUESTION_TOKENS, seed=self._random.getrandbits(48))
-            for _ in range(count)
+            for _ in asked
         ]
-        outputs = self._llm.generate([prefix] * count, params, use_tqdm=False)
-        texts = [o.outputs[0] for o in outputs]
-        whole = (t for t in texts if t.finish_reason == "eos" and len(t.token_ids) > _SHORTEST_QUESTION)
-        return sorted({text for t in whole if (text := t.text.strip())})
+        outputs = self._llm.generate([prefix_of[messages] for messages in asked], params, use_tqdm=False)
+        texts = ((messages, output.outputs[0]) for messages, output in zip(asked, outputs, strict=True))
+        whole = ((m, t) for m, t in texts if t.finish_reason == "eos" and len(t.token_ids) > _SHORTEST_QUESTION)
+        return sorted({(*messages, ("user", text)) for messages, t in whole if (text := t.text.strip())})
 
     def _answers(
         self, conversations: Sequence[tuple[Messages, Kind]], temperatures: Sequence[float]
@@ -194,10 +198,13 @@ class _Writer:
         return good
 
     def _encoded(self, conversations: Sequence[tuple[Messages, Kind]]) -> Iterator[_Prompt]:
-        """Encode the conversations that are new and leave room for an answer."""
+        """Encode the conversations that are new, leave room for an answer, and name no special token in a text."""
         longest = self._llm.info.max_model_len - self._plan.answer_tokens
         for messages, kind in conversations:
-            tokens = _encode(messages, self._llm.tokenizer)
+            try:
+                tokens = _encode(messages, self._llm.tokenizer)
+            except ValueError:
+                continue
             key = np.array(tokens, np.int32).tobytes()
             if key not in self._asked and 0 < len(tokens) <= longest:
                 self._asked.add(key)
@@ -215,9 +222,15 @@ def _encode(messages: Messages, tokenizer: Tokenizer) -> list[int]:
     return tokenizer.encode("".join(f"{content}\n\n" for _, content in messages))
 
 
-def _user_turn_prefix(tokenizer: Tokenizer) -> list[int]:
-    """The token ids before a user's first message: the common prefix of two conversations with different messages."""
+def _user_turn_prefix(before: Messages, tokenizer: Tokenizer) -> list[int]:
+    """The token ids before a user's message: the common prefix of two conversations with different messages.
+
+    None without a chat template, or if it has no place for the messages ``before``.
+    """
     if not tokenizer.has_chat_template:
         return []
-    one, other = (tokenizer.encode_chat((("user", text),)) for text in ("What", "7"))
+    try:
+        one, other = (tokenizer.encode_chat((*before, ("user", text))) for text in ("What", "7"))
+    except ValueError:
+        return []
     return [a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]

@@ -17,8 +17,10 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.training.config import TrainDraftConfig
 from draftline.engine.training.train import measure, record_of, schedule_of, target_device, written_samples
+from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.families import is_llama_like
-from draftline.models.heads.checkpoint import open_head
+from draftline.models.heads.checkpoint import HeadCheckpoint, open_head
+from draftline.models.heads.config import HeadConfig
 from draftline.models.heads.folder import write_head_folder
 from draftline.models.loader import open_checkpoint
 from draftline.spec.ngram import MAX_NGRAM
@@ -31,13 +33,22 @@ from draftline.spec.train_draft.head import (
     frequent_tokens,
     head_acceptance,
     head_loss,
+    new_config,
     new_head,
+    start_from,
     trained_head,
 )
 from draftline.spec.train_draft.samples import Samples, Split
 from draftline.spec.train_draft.sharpness import best_sharpness, sharpened
 
 STATE, CURVE = "training-state.pt", "curve.jsonl"
+_SAME = ("target_layers", "parallel_drafts", "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_SAME_IN_LAYERS = (
+    *("num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim"),
+    *("qkv_bias", "output_bias", "mlp_bias", "qk_norm"),
+)
+"""The fields in which a head and the one that it starts from are alike."""
+
 _DRAFT_VOCAB, _UNROLL, _PARALLEL_LAYERS = 8192, 4, 2
 
 
@@ -67,9 +78,13 @@ def train_head(
         raise UsageError(
             f"--model: {engine.model}: {checkpoint.config.family}: heads can be trained for Llama-like models only"
         )
-    layers = training.layers or tuple(sorted({min(2, count), count // 2, max(0, count - 3)}))
+    initial = _initial_head(training, checkpoint)
+    default = initial.config.target_layers if initial else tuple(sorted({min(2, count), count // 2, max(0, count - 3)}))
+    layers = training.layers or default
     if list(layers) != sorted(set(layers)) or layers[-1] > count:
         raise UsageError(f"--layers: {list(layers)}: must ascend from 0 to the {count} layers of {engine.model}")
+    if initial is not None:
+        _check_start(initial.config, new_config(checkpoint.config, layers, 0, _size(training)), training)
     state = _state(output, training, engine)
     samples = written_samples(training, engine, report)
     device, dtype = target_device(engine)
@@ -79,6 +94,8 @@ def train_head(
     vocab = min(training.draft_vocab_size or _DRAFT_VOCAB, checkpoint.config.vocab_size)
     target_ids = frequent_tokens(samples.part(Split.TRAIN), checkpoint.config.vocab_size, vocab)
     head = new_head(target, layers, target_ids, _size(training))
+    if initial is not None:
+        start_from(head, trained_head(target, initial))
 
     run = _Run(output, training, engine, report)
     run.train(head, target, samples, state, on_step)
@@ -100,6 +117,24 @@ def train_head(
     }
     (output / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return measured
+
+
+def _initial_head(training: TrainDraftConfig, target: Checkpoint) -> HeadCheckpoint | None:
+    if training.initial_head is None:
+        return None
+    head = open_head(training.initial_head, target)
+    if head is None:
+        raise UsageError(f"--initial-head: {training.initial_head}: is no head")
+    return head
+
+
+def _check_start(initial: HeadConfig, new: HeadConfig, training: TrainDraftConfig) -> None:
+    """Raise UsageError where a head cannot start as another one."""
+    pairs = [*((name, initial, new) for name in _SAME), *((name, initial.layer, new.layer) for name in _SAME_IN_LAYERS)]
+    for name, one, other in pairs:
+        has, wanted = getattr(one, name), getattr(other, name)
+        if has != wanted:
+            raise UsageError(f"--initial-head: {training.initial_head}: its {name} is {has}, and this training's {wanted}")
 
 
 def _size(training: TrainDraftConfig) -> HeadSize:
@@ -174,7 +209,13 @@ class _Run:
                 best = score
                 sharpness = curve[-1]["sharpness"] = best_sharpness(head, target, choose)
                 weights = sharpened(head.weights(), sharpness)
-                write_head_folder(self._output, head.config, weights, head.target_ids)
+                write_head_folder(
+                    self._output,
+                    head.config,
+                    weights,
+                    head.target_ids,
+                    fp8_projection=training.output_projection == "fp8",
+                )
             self.finished = progress.ended
             self._save(optimiser, best, curve)
             lengths = ", ".join(f"{kind} {length:.3f}" for kind, length in point.items())

@@ -12,12 +12,32 @@ from torch import Tensor
 
 from draftline.models.checkpoints.hf_fields import hf_fields
 from draftline.models.heads.config import PARALLEL_DRAFTS, HeadConfig, head_shapes
+from draftline.quant.fp8 import fp8_rows
 
-_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_EMBEDDING, _HEAD, _SCALE = "model.embed_tokens.weight", "lm_head.weight", "lm_head.weight_scale"
+_FP8_PROJECTION = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["re:.*lm_head"],
+            "weights": {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False, "strategy": "channel"},
+        }
+    },
+}
+"""``quantization_config`` of a head with an FP8 output projection, which has a scale a row."""
+
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 
-def write_head_folder(folder: Path, config: HeadConfig, weights: Mapping[str, Tensor], target_ids: Tensor) -> None:
+def write_head_folder(
+    folder: Path,
+    config: HeadConfig,
+    weights: Mapping[str, Tensor],
+    target_ids: Tensor,
+    *,
+    fp8_projection: bool = False,
+) -> None:
     """Write a head that takes its embedding from its target.
 
     Args:
@@ -26,6 +46,7 @@ def write_head_folder(folder: Path, config: HeadConfig, weights: Mapping[str, Te
         weights: its weights by the names of `head_shapes`, all but the embedding, and without an output projection that it
             takes from its target. Saved in bfloat16.
         target_ids: [draft_vocab_size], the target's token of each token that it can draft, ascending.
+        fp8_projection: save the output projection in FP8, with a scale a row.
     """
     own = head_shapes(config).keys() - {_EMBEDDING}
     if own != weights.keys() | (own & {_HEAD}):
@@ -47,6 +68,9 @@ def write_head_folder(folder: Path, config: HeadConfig, weights: Mapping[str, Te
         ).contiguous()
         for name, value in weights.items()
     }
+    if fp8_projection:
+        fields["quantization_config"] = _FP8_PROJECTION
+        named[_HEAD], named[_SCALE] = fp8_rows(weights[_HEAD].to("cpu", torch.float32))
     ids = target_ids.cpu()
     named["d2t"] = ids - torch.arange(len(ids))
     named["t2d"] = torch.zeros(config.layer.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)

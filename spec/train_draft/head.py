@@ -151,6 +151,19 @@ def trained_head(target: Target, checkpoint: HeadCheckpoint) -> TrainedHead:
     return head
 
 
+@torch.no_grad()
+def start_from(head: TrainedHead, trained: TrainedHead) -> None:
+    """Give a head the weights of one of the same shape. Tokens that only ``head`` drafts keep their rows of the projection."""
+    places = torch.searchsorted(head.target_ids, trained.target_ids).clamp(max=len(head.target_ids) - 1)
+    shared = head.target_ids[places] == trained.target_ids
+    starts = trained.weights()
+    for name, weight in head.weights().items():
+        if name == "lm_head.weight":
+            weight[places[shared]] = starts[name][shared]
+        else:
+            weight.copy_(starts[name])
+
+
 Entries = list[tuple[Tensor, Tensor]]
 """The keys and values of a layer, [B, heads, L, D] each, by step."""
 
@@ -226,30 +239,30 @@ class HeadSize:
     mlp: int | None = None
 
 
-def new_head(target: Target, layers: Sequence[int], target_ids: Tensor, size: HeadSize = HeadSize()) -> TrainedHead:
-    """An untrained head for a target, with its layers' shape.
+def new_config(target: ModelConfig, layers: Sequence[int], vocab: int, size: HeadSize = HeadSize()) -> HeadConfig:
+    """The shape of a new head for a target, with its layers' shape.
 
     Args:
-        target: the target.
+        target: the target's.
         layers: the head reads the residual stream before each of these; ascending.
-        target_ids: the tokens that it can draft, ascending.
+        vocab: tokens that it can draft.
         size: the head's.
     """
     shape = replace(
-        target.config,
+        target,
         family="LlamaForCausalLM",
         num_layers=size.layers,
         sliding_windows=(None,) * size.layers,
-        intermediate_size=size.mlp or target.config.intermediate_size,
+        intermediate_size=size.mlp or target.intermediate_size,
         qkv_bias=False,
         output_bias=False,
         mlp_bias=False,
         qk_norm=False,
         tied_embeddings=False,
     )
-    config = HeadConfig(
+    return HeadConfig(
         layer=shape,
-        draft_vocab_size=len(target_ids),
+        draft_vocab_size=vocab,
         target_hidden_size=shape.hidden_size,
         target_layers=tuple(layers),
         norm_before_residual=True,
@@ -258,7 +271,11 @@ def new_head(target: Target, layers: Sequence[int], target_ids: Tensor, size: He
         norm_output=False,
         parallel_drafts=size.parallel_drafts,
     )
-    return head_of(target, config, target_ids)
+
+
+def new_head(target: Target, layers: Sequence[int], target_ids: Tensor, size: HeadSize = HeadSize()) -> TrainedHead:
+    """An untrained head for a target; ``target_ids`` are the tokens that it can draft, ascending. See `new_config`."""
+    return head_of(target, new_config(target.config, layers, len(target_ids), size), target_ids)
 
 
 def frequent_tokens(samples: Iterable[Sample], vocab: int, count: int) -> Tensor:

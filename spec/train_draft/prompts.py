@@ -253,6 +253,22 @@ _JSON_ABOUT_TEXT = (
     "Text:\n{passage}\n\nWrite a JSON array of the sentences, each with the keys text and keywords.",
 )
 
+TASKS = (
+    "You summarize texts. Answer with a short summary of the user's text.",
+    "You translate the user's text into English.",
+    "You rewrite the user's text so that it is shorter and clearer.",
+    "You solve problems of mathematics step by step.",
+    "You answer questions with the help of the passages that the user gives.",
+    "You are an assistant who writes code and explains it.",
+    "You answer questions about history, geography and people with facts.",
+    "You are a teacher of the natural sciences.",
+    "You play the role that the user asks for.",
+    "You extract facts from the user's text.",
+    "You are an editor. Correct the user's text, and say what you changed.",
+    "You give advice on everyday problems.",
+)
+"""System messages, behind which the target itself writes a user's message."""
+
 _COMPLAINTS = ("cough", "sore knee", "headache", "routine check", "skin rash", "back pain", "fever", "broken finger")
 
 
@@ -295,6 +311,10 @@ class Prompts:
     def json_about_text(self, passage: str) -> str:
         """A request for JSON about a given text."""
         return self._fill(self._pick(_JSON_ABOUT_TEXT), {"passage": lambda: passage})
+
+    def task(self) -> str:
+        """A system message."""
+        return self._pick(TASKS)
 
     def chance(self, probability: float) -> bool:
         """True with this probability."""
