@@ -32,6 +32,8 @@ from draftline.spec.train_draft.head import (
     head_acceptance,
     head_loss,
     new_head,
+    start_from,
+    trained_head,
 )
 from draftline.spec.train_draft.packing import Packed, pack
 from draftline.spec.train_draft.samples import Kind, Sample, Split
@@ -124,6 +126,40 @@ def test_unrolled_steps_are_the_rounds_that_the_engine_drafts(
                 torch.testing.assert_close(got, hidden[0], atol=1e-3, rtol=1e-3)
                 torch.testing.assert_close(head.logits(got), logits[0], atol=1e-3, rtol=1e-3)
                 batch = entries(tokens[last + step + 2 : last + step + 3], last + step + 1)
+
+
+@torch.inference_mode()
+def test_an_eight_bit_projection_is_read_back(
+    target: Target, checkpoint: RandomCheckpoint, samples: list[Sample], tmp_path: Path
+) -> None:
+    head = fresh(target, samples)
+    write_head_folder(tmp_path, head.config, head.weights(), head.target_ids, fp8_projection=True)
+    opened = open_head(str(tmp_path), checkpoint)
+    assert opened is not None
+    assert opened.weights.tensor("lm_head.weight").format == "F8_E4M3"
+    kept = trained_head(target, opened)
+    read = kept.weights()
+    for name, weight in head.weights().items():
+        # e4m3 has three bits after the first one, and bfloat16 seven.
+        error = 2**-4 if name == "lm_head.weight" else 2**-8
+        torch.testing.assert_close(read[name], weight, rtol=error, atol=float(weight.abs().max()) * 2**-9)
+    engine = Eagle3Head(opened, ReferenceOps(), torch.float32, CPU)
+    cache = KVCache.allocate(1, 4, 16, 2, 8, dtype=torch.float32, device=CPU)
+    logits, hidden = engine.forward(entries(torch.arange(3), 0), torch.arange(3), torch.randn(3, 32), cache)
+    torch.testing.assert_close(logits, kept.logits(hidden), rtol=1e-4, atol=1e-4)
+
+
+def test_a_head_starts_from_another_with_other_tokens(target: Target) -> None:
+    trained = new_head(target, LAYERS, torch.tensor([1, 4, 5, 30]))
+    for weight in trained.weights().values():
+        weight += torch.randn_like(weight)
+    head = new_head(target, LAYERS, torch.tensor([0, 4, 30, 60]))
+    start_from(head, trained)
+    own, theirs = head.weights(), trained.weights()
+    for name in own.keys() - {"lm_head.weight"}:
+        assert torch.equal(own[name], theirs[name])
+    assert torch.equal(own["lm_head.weight"][[1, 2]], theirs["lm_head.weight"][[1, 3]])
+    assert torch.equal(own["lm_head.weight"][[0, 3]], target.head[[0, 60]]), "no row of the other head"
 
 
 SIZES = {"one after the other": HeadSize(), "parallel": HeadSize(3, 2, 40)}
