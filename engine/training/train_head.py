@@ -134,7 +134,9 @@ def _check_start(initial: HeadConfig, new: HeadConfig, training: TrainDraftConfi
     for name, one, other in pairs:
         has, wanted = getattr(one, name), getattr(other, name)
         if has != wanted:
-            raise UsageError(f"--initial-head: {training.initial_head}: its {name} is {has}, and this training's {wanted}")
+            raise UsageError(
+                f"--initial-head: {training.initial_head}: its {name} is {has}, and this training's {wanted}"
+            )
 
 
 def _size(training: TrainDraftConfig) -> HeadSize:

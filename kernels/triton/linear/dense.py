@@ -122,9 +122,16 @@ class DenseKernels:
         """``silu(gate) * up`` of `linear` of the norm, the weight being [2 N, K], gates first: [T, K] -> [T, N]."""
         overlap = overlaps(x, self.limits)
         if _are_few(x, weight, overlap=overlap):
-            if not can_normalize(x, weight):
-                x, norm = rms_norm(x, *norm, overlap=overlap), None
-            return gemm_m16(x, weight, bias, swiglu=True, norm=norm, overlap=overlap, limits=self.limits)
+            inside = can_normalize(x, weight)
+            return gemm_m16(
+                x if inside else rms_norm(x, *norm, overlap=overlap),
+                weight,
+                bias,
+                swiglu=True,
+                norm=norm if inside else None,
+                overlap=overlap,
+                limits=self.limits,
+            )
         if not self._is_own(x.shape[0], weight, swiglu=True) or not _are_copied_by_tiles(x):
             return silu_mul(self.linear(x, weight, bias, norm=norm), overlap=overlap)
         x = rms_norm(x, *norm, overlap=overlap)

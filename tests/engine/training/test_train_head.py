@@ -89,7 +89,10 @@ def test_a_trained_head_is_accepted_more_often_than_a_random_one(target: Path, t
     assert set(curve[-1]["acceptance"]) == {"general", "json"}
     assert 1 <= curve[0]["sharpness"] <= 1.3  # the first point is the best so far
     # Another training starts from it, with more tokens and an eight-bit projection.
-    further, fewer_epochs = tmp_path / "further", ("--epochs", 1, "--draft-vocab-size", 220, "--output-projection", "fp8")
+    further, fewer_epochs = (
+        tmp_path / "further",
+        ("--epochs", 1, "--draft-vocab-size", 220, "--output-projection", "fp8"),
+    )
     result = run(further, target, answers, *fewer_epochs, "--initial-head", output)
     assert result.exit_code == 0, result.output
     losses = [json.loads(line)["loss"] for line in (further / "curve.jsonl").read_text().splitlines()]
@@ -124,7 +127,10 @@ def test_a_trained_head_is_accepted_more_often_than_a_random_one(target: Path, t
         (["--kind", "model"], "--draft-vocab-size: is only used where --kind is eagle3 or parallel"),
         (["--layers", 2, "--layers", 1], "--layers: [2, 1]: must ascend from 0 to the 3 layers of"),
         (["--layers", 1, "--layers", 4], "must ascend from 0 to the 3 layers"),
-        (["--kind", "parallel", "--output-projection", "fp8"], "--output-projection: is only used where --kind is eagle3"),
+        (
+            ["--kind", "parallel", "--output-projection", "fp8"],
+            "--output-projection: is only used where --kind is eagle3",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_one_line(target: Path, tmp_path: Path, arguments: list[object], message: str) -> None:
@@ -138,10 +144,12 @@ def test_an_initial_head_that_does_not_fit_is_named(target: Path, tmp_path: Path
     shape = open_checkpoint(str(target)).config
     fields = head_fields(shape, draft_vocab_size=200)
     other = write_head(tmp_path / "other", fields, random_weights(head_config(fields, "head", shape)))
-    for head, message in ((other, "its norm_before_residual is False, and this training's True"), (target, "is no head")):
+    differs = "its norm_before_residual is False, and this training's True"
+    for head, message in ((other, differs), (target, "is no head")):
         result = run(tmp_path / "head", target, tmp_path / "answers.npz", "--initial-head", head)
         assert result.exit_code == 2, result.output
-        assert f"--initial-head: {head}: {message}".replace("_", "-") in " ".join(result.stderr.split()).replace("_", "-")
+        expected = f"--initial-head: {head}: {message}"
+        assert expected.replace("_", "-") in " ".join(result.stderr.split()).replace("_", "-")
         assert not (tmp_path / "answers.npz").exists(), "before the target writes answers"
 
 
