@@ -2,8 +2,8 @@
 
 Prompts come from three sources: templates (`draftline.spec.train_draft.prompts`); the target itself, which writes a user's
 message when it is given an empty user's turn (Xu et al. 2024, https://arxiv.org/abs/2406.08464), also behind the system message
-of a task; and its earlier answers, one or several of which later prompts ask about. Half of the answers are greedy, half are drawn at a temperature. Answers that
-end in a loop are dropped.
+of a task; and its earlier answers, one or several of which later prompts ask about. Half of the answers are greedy, half are
+drawn at a temperature. Answers that end in a loop are dropped.
 """
 
 from __future__ import annotations
@@ -164,8 +164,11 @@ class _Writer:
         before: list[Messages] = [
             (("system", prompts.task()),) if prompts.chance(_WITH_TASK) else () for _ in range(count)
         ]
-        prefix_of = {messages: _user_turn_prefix(messages, self._llm.tokenizer) for messages in set(before)}
-        asked = [messages for messages in before if prefix_of[messages]]
+        prefix_of = {messages: _user_turn_prefix(messages, self._llm.tokenizer) for messages in {(), *before}}
+        if not prefix_of[()]:
+            return []
+        # Some templates know no system messages.
+        asked = [messages if prefix_of[messages] else () for messages in before]
         params = [
             SamplingParams(temperature=1.0, top_p=0.95, max_tokens=_QUESTION_TOKENS, seed=self._random.getrandbits(48))
             for _ in asked
@@ -225,7 +228,7 @@ def _encode(messages: Messages, tokenizer: Tokenizer) -> list[int]:
 def _user_turn_prefix(before: Messages, tokenizer: Tokenizer) -> list[int]:
     """The token ids before a user's message: the common prefix of two conversations with different messages.
 
-    None without a chat template, or if it has no place for the messages ``before``.
+    Empty without a chat template, or if it has no place for the messages ``before``.
     """
     if not tokenizer.has_chat_template:
         return []

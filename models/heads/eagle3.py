@@ -66,7 +66,7 @@ class Eagle3Head:
             self._hidden_norm = weights.vector("model.layers.0.hidden_norm.weight", hidden)
             self._layers = tuple(_layer(weights, layer, index, device) for index in range(layer.num_layers))
             self._norm = weights.vector("model.norm.weight", hidden)
-            # Eight bits shorten its file. For so few rows, quantizing activations would cost what they save.
+            # Eight bits shorten its file. It runs in the activations' type, on every device.
             self._head = weights.dense_head(self.config.draft_vocab_size, hidden)
         except UnsupportedFormatError as error:
             raise ModelLoadError(str(error)) from error
