@@ -96,7 +96,7 @@ def build_core(
         OutOfMemoryAtStartError: it does not fit.
     """
     device = select_device(config)
-    config = with_embedded_draft(config, device)
+    config = with_embedded_draft(config)
     with ExitStack() as undo:
         if device.type != "cuda" or not config.uses_graphs:
             core = _build(config, device, None, undo, substitutes)

@@ -36,10 +36,10 @@ _CPU_COST_ROWS = (1, 4, 8)
 _COST_ROUNDS = 3
 
 
-def with_embedded_draft(config: EngineConfig, device: torch.device) -> EngineConfig:
-    """The options with the draft of an embedded model, where they leave the choice and ``device`` is a GPU."""
+def with_embedded_draft(config: EngineConfig) -> EngineConfig:
+    """The options with the draft of an embedded model, where they leave the choice."""
     embedded = EMBEDDED_MODELS.get(config.model)
-    if embedded is None or device.type != "cuda" or config.drafter != "auto" or config.draft_model is not None:
+    if embedded is None or config.drafter != "auto" or config.draft_model is not None:
         return config
     return config.model_copy(update={"draft_model": embedded.draft})
 

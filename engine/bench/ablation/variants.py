@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
-
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.build import with_embedded_draft
 from draftline.engine.errors import UsageError
@@ -63,7 +61,7 @@ _NO_DRAFTS: Mapping[str, Any] = {
 
 
 def _drafts(config: EngineConfig, on_gpu: bool) -> tuple[str, Mapping[str, Any]]:
-    has_draft = with_embedded_draft(config, torch.device("cuda" if on_gpu else "cpu")).draft_model is not None
+    has_draft = with_embedded_draft(config).draft_model is not None
     if config.drafter != "none" and (config.drafter != "auto" or has_draft or not on_gpu):
         return "off", _NO_DRAFTS
     return "ngram", {"drafter": "ngram"}
