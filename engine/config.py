@@ -105,8 +105,8 @@ class EngineConfig(Options):
         default="auto",
         description="where draft tokens come from: 'forced' drafts tokens that a constraint leaves no choice in (all drafters "
         "do); 'ngram' looks them up in the sequence, 'ngram_table' also in other requests; 'draft_model' is a smaller model or "
-        "a head; 'auto' is draft_model where one is given, behind ngram if it is a head, else ngram on a CPU, and on a GPU the "
-        "embedded model's head or none",
+        "a head; 'auto' is draft_model where one is given, behind ngram if it is a head; else the embedded model's head, and for "
+        "other models ngram on a CPU and none on a GPU",
     )
     draft_model: str | None = Field(
         default=None,
