@@ -68,8 +68,8 @@ def train_head(
         The acceptance on held-out prompts, by drafter (the saved head, n-gram lookup) and kind of prompt.
 
     Raises:
-        UsageError: the target's family is not supported, a layer does not exist, the file of samples is damaged, or the
-            folder has a training with other options.
+        UsageError: the target's family is not supported, a layer does not exist, the initial head does not fit, the file of
+            samples is damaged, or the folder has a training with other options.
         ModelLoadError: the target cannot be loaded.
     """
     checkpoint = open_checkpoint(engine.model, load_format=engine.load_format)
@@ -94,7 +94,7 @@ def train_head(
     vocab = min(training.draft_vocab_size or _DRAFT_VOCAB, checkpoint.config.vocab_size)
     target_ids = frequent_tokens(samples.part(Split.TRAIN), checkpoint.config.vocab_size, vocab)
     head = new_head(target, layers, target_ids, _size(training))
-    if initial is not None:
+    if initial is not None and state is None:
         start_from(head, trained_head(target, initial))
 
     run = _Run(output, training, engine, report)

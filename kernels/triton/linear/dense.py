@@ -50,14 +50,15 @@ def overlaps(x: Tensor, limits: DeviceLimits) -> bool:
     return few_overlap(x, limits) or (limits.overlaps and x.numel() <= _SHORT)
 
 
-def _are_copied_by_tiles(x: Tensor) -> bool:
-    """Whether x [T, K] is of a type and a width that the kernels with everything fused take."""
-    return x.element_size() == 2 and x.shape[1] * x.element_size() % _ALIGNMENT == 0
+def _is_aligned(x: Tensor) -> bool:
+    """Whether the hardware can copy the rows of x [T, K]."""
+    return x.shape[1] * x.element_size() % _ALIGNMENT == 0
 
 
 def _are_few(x: Tensor, weight: Tensor, *, overlap: bool) -> bool:
     """Whether the product of x [T, K] is one of few rows."""
-    return _are_copied_by_tiles(x) and x.shape[0] <= max_gemm_m16_rows(weight.numel(), overlap=overlap)
+    most = max_gemm_m16_rows(weight.numel(), overlap=overlap)
+    return x.shape[0] <= most and x.element_size() == 2 and _is_aligned(x)
 
 
 def _padded(x: Tensor) -> Tensor:
@@ -98,12 +99,11 @@ class DenseKernels:
         if not x.shape[0]:  # a step that decides no token
             return x.new_empty((0, weight.shape[0]))
         overlap = overlaps(x, self.limits)
-        few = _are_few(x, weight, overlap=overlap)
-        if norm is not None and not (few and can_normalize(x, weight)):
-            x, norm = rms_norm(x, *norm, overlap=overlap), None
-        if few:
-            return gemm_m16(x, weight, bias, residual=residual, norm=norm, overlap=overlap, limits=self.limits)
-        if x.shape[1] * x.element_size() % _ALIGNMENT:
+        if _are_few(x, weight, overlap=overlap):
+            return self._few_rows(x, norm, weight, bias, residual=residual, overlap=overlap)
+        if norm is not None:
+            x = rms_norm(x, *norm, overlap=overlap)
+        if not _is_aligned(x):
             return self.linear(_padded(x), _padded(weight), bias, residual=residual)
         if self.vendor is not None and not self._is_own(x.shape[0], weight, swiglu=False):
             result = self.vendor.run(x, weight, bias, residual)
@@ -122,17 +122,26 @@ class DenseKernels:
         """``silu(gate) * up`` of `linear` of the norm, the weight being [2 N, K], gates first: [T, K] -> [T, N]."""
         overlap = overlaps(x, self.limits)
         if _are_few(x, weight, overlap=overlap):
-            inside = can_normalize(x, weight)
-            return gemm_m16(
-                x if inside else rms_norm(x, *norm, overlap=overlap),
-                weight,
-                bias,
-                swiglu=True,
-                norm=norm if inside else None,
-                overlap=overlap,
-                limits=self.limits,
-            )
-        if not self._is_own(x.shape[0], weight, swiglu=True) or not _are_copied_by_tiles(x):
+            return self._few_rows(x, norm, weight, bias, swiglu=True, overlap=overlap)
+        if not self._is_own(x.shape[0], weight, swiglu=True) or x.element_size() != 2 or not _is_aligned(x):
             return silu_mul(self.linear(x, weight, bias, norm=norm), overlap=overlap)
         x = rms_norm(x, *norm, overlap=overlap)
         return gemm(x, weight, bias, swiglu=True, overlap=overlap, limits=self.limits)
+
+    def _few_rows(
+        self,
+        x: Tensor,
+        norm: Norm | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        swiglu: bool = False,
+        residual: Tensor | None = None,
+        overlap: bool,
+    ) -> Tensor:
+        """`gemm_m16` of x, or of its norm, which is part of the launch where it may be."""
+        if norm is not None and not can_normalize(x, weight):
+            x, norm = rms_norm(x, *norm, overlap=overlap), None
+        return gemm_m16(
+            x, weight, bias, swiglu=swiglu, residual=residual, norm=norm, overlap=overlap, limits=self.limits
+        )

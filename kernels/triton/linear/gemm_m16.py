@@ -23,7 +23,7 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
-from draftline.kernels.triton.linear.row_norm import MOST_CHANNELS, MOST_ROWS, inverse_norms, repeated, rows_read
+from draftline.kernels.triton.linear.row_norm import MOST_CHANNELS, MOST_ROWS, WARPS, inverse_norms, repeated, rows_read
 from draftline.kernels.triton.linear.smaller import smaller_early_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 from draftline.kernels.triton.pointwise.norms import normalized
@@ -275,7 +275,7 @@ def gemm_m16(
         SWIGLU=swiglu,
         ADD=residual is not None,
         OVERLAP=overlap,
-        num_warps=4,
+        num_warps=WARPS,
         num_stages=config.num_stages,
         **launch_options(overlap),
     )

@@ -18,12 +18,11 @@ from draftline.kernels.triton.sums import square, tree_sum
 MOST_ROWS, MOST_CHANNELS = 8, 1024
 """Beyond these, all programs together would read too much, or hold too much in registers."""
 
-_WARPS = 4
+WARPS = 4
+"""Warps of a program."""
 
 _PIECE = tl.constexpr(256)
 """Channels of a piece: eight for each thread of a warp."""
-
-_MAX_LEVELS = tl.constexpr(8)
 
 
 def rows_read(rows: int) -> tuple[int, int]:
@@ -31,7 +30,7 @@ def rows_read(rows: int) -> tuple[int, int]:
 
     There are few forms, since each is a kernel to compile. With fewer rows than warps, warps would share one.
     """
-    return (1, _WARPS) if rows == 1 else (MOST_ROWS, MOST_ROWS)
+    return (1, WARPS) if rows == 1 else (MOST_ROWS, MOST_ROWS)
 
 
 @triton.jit
@@ -60,11 +59,7 @@ def inverse_norms(
     channel = tl.arange(0, WIDTH // COLUMNS)[None, :, None] * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
     value = tl.load(x + row * K + channel, mask=(row < num_rows) & (channel < K), other=0.0)
     squares = square(value.to(tl.float32))
-    # The tree's first levels: halves of the pieces.
-    for _level in tl.static_range(_MAX_LEVELS):
-        if squares.shape[1] > 1:
-            squares = tl.sum(tl.reshape(squares, (ROWS, 2, squares.shape[1] // 2, COLUMNS)), axis=1)
-    inverse = inverse_rms(tree_sum(tl.reshape(squares, (ROWS, COLUMNS))), eps, K)
+    inverse = inverse_rms(tree_sum(tl.reshape(squares, (ROWS, WIDTH))), eps, K)
     # Gathered, a tile that they multiply need not be laid out as the pieces are.
     return tl.gather(inverse, tl.arange(0, TILE) % ROWS, axis=0)
 

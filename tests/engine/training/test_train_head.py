@@ -89,11 +89,8 @@ def test_a_trained_head_is_accepted_more_often_than_a_random_one(target: Path, t
     assert set(curve[-1]["acceptance"]) == {"general", "json"}
     assert 1 <= curve[0]["sharpness"] <= 1.3  # the first point is the best so far
     # Another training starts from it, with more tokens and an eight-bit projection.
-    further, fewer_epochs = (
-        tmp_path / "further",
-        ("--epochs", 1, "--draft-vocab-size", 220, "--output-projection", "fp8"),
-    )
-    result = run(further, target, answers, *fewer_epochs, "--initial-head", output)
+    further, other_options = tmp_path / "further", ("--epochs", 1, "--draft-vocab-size", 220)
+    result = run(further, target, answers, *other_options, "--output-projection", "fp8", "--initial-head", output)
     assert result.exit_code == 0, result.output
     losses = [json.loads(line)["loss"] for line in (further / "curve.jsonl").read_text().splitlines()]
     assert losses[0] < curve[0]["loss"] - 0.3, "it begins where the other one ended"
