@@ -12,6 +12,7 @@ from typing import SupportsIndex, TypeGuard, TypeVar
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import UINT32_MAX, ChatOptions, RequestOptions
 from draftline.engine.protocol import Chat, Message, Prompt, check_unicode, kind_of
+from draftline.engine.request.token_ids import least_and_most
 
 PromptInput = str | Sequence[int] | Mapping[str, object] | Chat
 """A text, token ids, ``{"prompt_token_ids": [...]}``, ``{"prompt": "..."}``, or a `Chat`."""
@@ -146,7 +147,8 @@ def _token_ids(ids: object) -> Prompt:
         index, token = next((i, token) for i, token in enumerate(given) if type(token) in wrong)
         raise InvalidRequestError(FieldViolation(f"token_ids.ids[{index}]", f"must be an int, not {kind_of(token)}"))
     tokens: list[int] = given if kinds == {int} else [operator.index(token) for token in given]  # type: ignore[assignment, arg-type]
-    if tokens and not 0 <= min(tokens) <= max(tokens) <= UINT32_MAX:
+    least, most = least_and_most(tokens) if tokens else (0, 0)
+    if least < 0 or most > UINT32_MAX:
         index = next(i for i, token in enumerate(tokens) if not 0 <= token <= UINT32_MAX)
         raise InvalidRequestError(FieldViolation(f"token_ids.ids[{index}]", f"{given[index]} is not a token id"))
     return tokens

@@ -18,6 +18,7 @@ from draftline.engine.request.constraints import OutputConstraint, constraint_er
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.request.sequence import Sequence
+from draftline.engine.request.token_ids import least_and_most
 from draftline.engine.request.tokenization import last_tokens, prompt_end, tokenize
 from draftline.engine.tools.output_reader import OutputReader, RequestReader
 from draftline.engine.tools.plan import ChatPlan, plan_chat
@@ -297,7 +298,8 @@ class RequestBuilder:
 
     def _out_of_range(self, field: str, ids: Seq[int] | dict[int, float]) -> Iterator[FieldViolation]:
         vocab = self._info.config.vocab_size
-        if not ids or (min(ids) >= 0 and max(ids) < vocab):
+        least, most = least_and_most(ids) if ids else (0, 0)
+        if least >= 0 and most < vocab:
             return
         places = ids if isinstance(ids, dict) else range(len(ids))  # a mapping's entries are named by their keys
         for index, token in zip(places, ids, strict=True):

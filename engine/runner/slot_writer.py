@@ -63,13 +63,27 @@ _FEW = 1024
 """Words that a graph writes at once: a step's blocks, and new sequences of some hundred tokens. Operations would take the host
 several times as long, in most steps of large batches."""
 
+_LONG = 64
+"""Values of a run from which on arrays are the sooner way to write it."""
+
 
 @dataclass(slots=True)
 class _Writes:
-    """The int32 to write to a slot table's storage, and their places in it; no place twice."""
+    """The int32 to write to a slot table's storage, and their places in it; no place twice.
+
+    Attributes:
+        places: of single writes.
+        values: theirs.
+        runs: the first places of long runs, such as prompts, with their values.
+    """
 
     places: list[int] = field(default_factory=list)
     values: list[int] = field(default_factory=list)
+    runs: list[tuple[int, Seq[int]]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        """The number of writes."""
+        return len(self.places) + sum([len(values) for _, values in self.runs])
 
     def add(self, places: Iterable[int], values: Iterable[int]) -> None:
         """Write as many values as there are places."""
@@ -78,13 +92,20 @@ class _Writes:
 
     def add_run(self, start: int, values: Seq[int]) -> None:
         """Write values to the places from ``start`` on."""
-        self.add(range(start, start + len(values)), values)
+        if len(values) < _LONG:
+            self.add(range(start, start + len(values)), values)
+        else:
+            self.runs.append((start, values))
 
     def fill(self, message: np.ndarray, size: int) -> np.ndarray:
         """Write their number, their places and, as pairs, their values to an int64 array for ``size`` writes, which is returned."""
-        count, begin = len(self.places), 1 + size
-        message[0], message[1 : 1 + count] = count, self.places
-        message[begin:].view(np.int32)[:count] = self.values
+        places, written = message[1 : 1 + size], message[1 + size :].view(np.int32)
+        end = len(self.places)
+        places[:end], written[:end] = self.places, self.values
+        for start, values in self.runs:
+            begin, end = end, end + len(values)
+            places[begin:end], written[begin:end] = np.arange(start, start + len(values)), values
+        message[0] = end
         return message
 
 
@@ -132,12 +153,12 @@ class SlotWriter:
                 [start + slot * width + index for slot, index, _ in plan.new_blocks],
                 [block for _, _, block in plan.new_blocks],
             )
-        if writes.places:
-            self._send(writes)
+        if count := len(writes):
+            self._send(writes, count)
         return self._features_of(plan.rows)
 
-    def _send(self, writes: _Writes) -> None:
-        count, storage = len(writes.places), self._table.words
+    def _send(self, writes: _Writes, count: int) -> None:
+        storage = self._table.words
         if self._graph is not None and count <= _FEW:
             self._graph.launch(lambda message: writes.fill(message, _FEW))
         else:

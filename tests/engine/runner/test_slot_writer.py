@@ -96,6 +96,18 @@ def test_blocks_and_sequences_are_written_together(table: SlotTable) -> None:
     assert writer.apply(Plan()) == SamplingFeatures.NONE
 
 
+def test_prompts_of_any_lengths_are_written_together() -> None:
+    table = SlotTable.allocate(3, 400, 40, torch.device("cpu"), vocab=100)
+    prompts = [list(range(start, start + count)) for start, count in ((1000, 300), (2000, 3), (3000, 64))]
+    writer = SlotWriter(table, EOS)
+    enter(writer, *[row_of(slot, prompt, SamplingParams()) for slot, prompt in enumerate(prompts)])
+    for slot, prompt in enumerate(prompts):
+        assert table.tokens[slot].tolist() == prompt + [0] * (400 - len(prompt))
+        enter(writer, row_of(slot, [0] * 400, SamplingParams()))
+    assert not table.tokens.any()
+    assert not table.block_tables.any()
+
+
 @pytest.mark.parametrize("prompt", [5, 1500], ids=["few", "many"])
 def test_a_graph_writes_what_operations_would(prompt: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_writer, "WriteGraph", HostWriteGraph)
