@@ -21,12 +21,9 @@ from draftline.kernels.triton.attention.online_softmax import NO_KEY, divisor, j
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
 
-FEW_TOGETHER = tl.constexpr(8)
-"""Tiles that are loaded at a time, where few programs join."""
-
-_MANY_TOGETHER, _MANY_PROGRAMS = 16, 128
-"""The same where more programs join than so many: a load takes longer then. With few programs it would be longer code and a longer
-chain for the short histories, and gain nothing."""
+_FEW_TOGETHER, _MANY_TOGETHER, _MANY_PROGRAMS = 8, 16, 128
+"""Tiles that are loaded at a time, and where more programs join than so many: a load takes longer then. With few programs it would be
+longer code and a longer chain for the short histories, and gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +141,6 @@ def _join_kernel(
     OVERLAP: tl.constexpr,
 ) -> None:
     """Join the tiles of one query token and head."""
-    wait_for_previous(OVERLAP)
     pid = tl.program_id(0)
     head = pid % NUM_HEADS
     row = pid // NUM_HEADS // max_query
@@ -152,6 +148,7 @@ def _join_kernel(
     row_start = tl.load(query_starts + row)
     query_len = tl.load(query_starts + row + 1) - row_start
     context_len = tl.load(context_lens + row)
+    wait_for_previous(OVERLAP)
     if (row_query >= query_len) | (query_len > max_query):
         return
     first_tile = 0
@@ -193,7 +190,7 @@ def join_tiles(
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         BLOCK_N=block_n,
-        TOGETHER=_MANY_TOGETHER if programs > _MANY_PROGRAMS else FEW_TOGETHER.value,
+        TOGETHER=_MANY_TOGETHER if programs > _MANY_PROGRAMS else _FEW_TOGETHER,
         WINDOWED=window is not None,
         OVERLAP=overlap,
         num_warps=max(block_d // 64, 1),

@@ -35,10 +35,6 @@ _MAX_STORED_BESIDE_PROMPTS = 2**26
 MAX_QUERIES = 16
 """The longest query that one launch can rotate, write and attend with."""
 
-_MAX_JOINED = 3072
-"""Columns of all query tokens and heads up to which the last program of each row and key/value head joins its tiles. More are
-joined sooner by a launch of many programs, though it takes a microsecond to begin."""
-
 _LONG_TILE = 64
 
 _AHEAD = (7, 5)
@@ -52,7 +48,7 @@ _PROGRAMS_PER_SM = 2
 _WIDE_HEAD = 128
 """The size of heads of which one program that loads ahead reads a history sooner than two that share it."""
 
-_SHARED_BY = 4
+_SHARED_BY = 16
 """Programs that share a decode's history have several tiles each where they are at most so many."""
 
 _COLUMNS_PER_SM = 256
@@ -356,14 +352,12 @@ class DecodePlan:
         queries: query tokens a row that the tile has room for.
         num_splits: programs that share one row's history.
         max_tiles: the most key tiles of a history.
-        joins: whether the last of them joins the tiles; else a second launch does.
     """
 
     tile: Tile
     queries: int
     num_splits: int
     max_tiles: int
-    joins: bool
 
 
 @lru_cache(maxsize=64)
@@ -392,6 +386,4 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     if _room(shape, rows, _COLUMNS_PER_SM) <= _SHARED_BY:
         tile = _loading_ahead(shape, tile, _AHEAD[1:])
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
-    columns = rows * queries * shape.num_kv_heads * shape.group * shape.head_dim
-    joins = columns <= _MAX_JOINED
-    return DecodePlan(tile, queries, num_splits(shape, rows, context, rows * longest), shape.num_tiles(context), joins)
+    return DecodePlan(tile, queries, num_splits(shape, rows, context, rows * longest), shape.num_tiles(context))

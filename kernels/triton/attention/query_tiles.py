@@ -12,6 +12,7 @@ import triton.language as tl
 from draftline.kernels.triton.attention.fp8_cache import as_float16
 from draftline.kernels.triton.attention.join import store_tile
 from draftline.kernels.triton.attention.online_softmax import attend_cache, attend_own, cached_tile, divisor, no_keys
+from draftline.kernels.triton.overlap import begin
 
 _ROWS = tl.constexpr(256)
 """Rows that are looked at together."""
@@ -111,9 +112,15 @@ def attend_short(
     SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    BEGINS: tl.constexpr,
+    PLACE: tl.constexpr,
+    OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """A tile of a row with up to ``max_short`` query tokens; with SPLIT, the states of a share of its keys' tiles."""
+    """A tile of a row with up to ``max_short`` query tokens; with SPLIT, the states of a share of its keys' tiles.
+
+    With BEGINS, the kernel begins here (`overlap.begin`), when the tile's row is known.
+    """
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     QUERIES: tl.constexpr = BLOCK_M // GROUP
     split = tile_id // (num_rows * tiles_per_row)
@@ -125,6 +132,8 @@ def attend_short(
     query_len = tl.load(query_starts + row + 1) - row_start
     # Loaded together with the starts: one wait for all.
     context_len = tl.load(context_lens + row)
+    if BEGINS:
+        begin(PLACE, OVERLAP)
     first = tile_id % tiles_per_row * QUERIES
     if (first < query_len) & (query_len <= max_short):
         query, row_query, mask, flat = _load_queries(

@@ -94,11 +94,12 @@ def _attention_kernel(
 
     IN_TURN, a program takes several tiles of chunks, and there are no others.
     """
-    begin(PLACE, OVERLAP)
     # Heads run fastest: programs that run together read neighbouring heads of the same tokens. Chunks take longest, and start first, the
     # later tiles of each, which see more keys, before the others. That evens out the end of the launch.
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     tile_id = tl.program_id(0) // NUM_KV_HEADS
+    if LONG_M > 0:
+        begin(PLACE, OVERLAP)
     if IN_TURN:
         tiles = count_tiles(query_starts, num_rows, max_short, LONG_M // GROUP)
         for item in range(tl.program_id(0), tiles * NUM_KV_HEADS, tl.num_programs(0)):
@@ -126,7 +127,7 @@ def _attention_kernel(
                 query_starts, context_lens, block_tables, longest_first, query_stride, table_stride, num_rows, tiles_per_row,
                 num_splits, tile_stride, max_short, window, scale,
                 NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, SHORT_M, BLOCK_N,
-                ORDERED, FLOAT8, SHORT_PAIRS, SPLIT, WINDOWED, SOFT_CAP, PRECISION,
+                ORDERED, FLOAT8, SHORT_PAIRS, SPLIT, WINDOWED, SOFT_CAP, LONG_M == 0, PLACE, OVERLAP, PRECISION,
             )  # fmt: skip
     end(PLACE)
 

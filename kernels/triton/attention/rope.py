@@ -43,7 +43,6 @@ def _rope_write_kv_kernel(
     QUANTIZED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    wait_for_previous(OVERLAP)
     HEAD_DIM: tl.constexpr = 2 * HALF
     TOTAL: tl.constexpr = NUM_HEADS + 2 * NUM_KV_HEADS
     token = tl.program_id(0).to(tl.int64)
@@ -56,11 +55,12 @@ def _rope_write_kv_kernel(
 
     position = tl.load(positions + token)
     slot = tl.load(cache_index + token)
+    cos = tl.load(rope + position * HEAD_DIM + col, mask=col_mask, other=0.0)
+    sin = tl.load(rope + position * HEAD_DIM + HALF + col, mask=col_mask, other=0.0)
+    wait_for_previous(OVERLAP)
     source = qkv + token * qkv_stride + head * HEAD_DIM + col
     first = tl.load(source, mask=mask, other=0.0).to(tl.float32)
     second = tl.load(source + HALF, mask=mask, other=0.0).to(tl.float32)
-    cos = tl.load(rope + position * HEAD_DIM + col, mask=col_mask, other=0.0)
-    sin = tl.load(rope + position * HEAD_DIM + HALF + col, mask=col_mask, other=0.0)
 
     if QK_NORM:
         # The sum is the whole head's tree, whatever its halves are.

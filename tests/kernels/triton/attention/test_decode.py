@@ -14,8 +14,6 @@ from torch.testing import assert_close
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
-from draftline.kernels.triton.attention import plan
-from draftline.kernels.triton.attention.plan import AttentionShape
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 
@@ -74,9 +72,9 @@ def assert_as_one_by_one(
     norms = (draw(head_dim), draw(head_dim)) if qk_norm else None
     tokens = sum(query_lens)
     qkv = draw(tokens + 1, (num_heads + 2 * num_kv_heads) * head_dim)
-    ops = TritonOps.sized(DeviceLimits.known(80, num_sms), device=rng.device)
+    ops = TritonOps.sized(DeviceLimits.known(80, num_sms))
     spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
-    # The second time on the first one's leftovers: programs count arrivals.
+    # The second time on the first one's leftovers.
     for _ in range(2):
         # A copy: the operation may rotate it in place.
         out = ops.rope_attention(qkv.clone(), padded(batch, 512), LayerCache(keys, values), spec)
@@ -84,7 +82,6 @@ def assert_as_one_by_one(
         assert_close(out[:tokens], expected, rtol=1e-4, atol=1e-5)
         assert_close(keys, expected_keys)
         assert_close(values, expected_values)
-        assert not ops.arrivals.any()
 
 
 @pytest.mark.parametrize(
@@ -177,29 +174,6 @@ def test_verifies_with_split_histories(
     assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
 
 
-@pytest.mark.parametrize("window", [None, 40])
-def test_a_second_launch_joins_to_the_same_bits(
-    window: int | None, rng: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch, pool = make_batch((5, 1, 3), (150, 90, 70), rng)
-    keys, values = torch.randn(2, pool, BLOCK_SIZE, 2, 32, generator=rng, device=rng.device)
-    rope = torch.randn(150, 2, 16, generator=rng, device=rng.device)
-    qkv = torch.randn(9, 8 * 32, generator=rng, device=rng.device)
-    ops = TritonOps.sized(DeviceLimits.known(80, 20), device=rng.device)
-    spec = AttentionSpec(rope, 32**-0.5, window)
-    results = []
-    for most in (plan._MAX_JOINED, 0):
-        monkeypatch.setattr(plan, "_MAX_JOINED", most)
-        plan.plan_decode.cache_clear()
-        own = plan.plan_decode(AttentionShape.of(2, qkv, LayerCache(keys, values), ops.limits), (5,) * 3, (150,) * 3)
-        assert own is not None
-        assert own.num_splits > 1
-        assert own.joins == (most > 0)
-        results.append(ops.rope_attention(qkv.clone(), padded(batch, 150), LayerCache(keys, values), spec)[:9])
-    plan.plan_decode.cache_clear()
-    assert torch.equal(*results)
-
-
 @pytest.mark.parametrize("num_sms", [filled_by(2, 1), 10], ids=["own-kernel", "one-launch"])
 def test_a_verify_writes_only_where_it_may(num_sms: int, rng: torch.Generator) -> None:
     batch, pool = make_batch((4, 3), (30, 20), rng)
@@ -209,7 +183,7 @@ def test_a_verify_writes_only_where_it_may(num_sms: int, rng: torch.Generator) -
     keys, values = torch.zeros(2, pool, BLOCK_SIZE, 1, 16, device=rng.device)
     rope = torch.randn(30, 2, 8, generator=rng, device=rng.device)
     qkv = torch.randn(7, 4 * 16, generator=rng, device=rng.device)
-    ops = TritonOps.sized(DeviceLimits.known(80, num_sms), device=rng.device)
+    ops = TritonOps.sized(DeviceLimits.known(80, num_sms))
     ops.rope_attention(qkv, batch, LayerCache(keys, values), AttentionSpec(rope, 0.25))
     for cache in (keys, values):
         written = set(cache.flatten(0, 1).any(dim=(1, 2)).nonzero().flatten().tolist())

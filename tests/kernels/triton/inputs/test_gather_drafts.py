@@ -25,7 +25,7 @@ def slots(device: torch.device, rng: torch.Generator) -> SlotTable:
 
 @pytest.fixture(params=["reference", "triton"])
 def ops(request: pytest.FixtureRequest, device: torch.device) -> Ops:
-    return ReferenceOps() if request.param == "reference" else TritonOps.sized(DeviceLimits.known(80, 8), device=device)
+    return ReferenceOps() if request.param == "reference" else TritonOps.sized(DeviceLimits.known(80, 8))
 
 
 @pytest.mark.parametrize("shift", [0, 1])
