@@ -57,7 +57,7 @@ _COLUMNS_PER_SM = 256
 _SHARED_BESIDE_PROMPTS = 4
 """Programs that share a history in a step with prompts, at the least: many of its graph's rows are padding."""
 
-_RAGGED_COLUMNS_PER_SM = 384
+_RAGGED_COLUMNS_PER_SM = 448
 """The same where rotation and joins have launches of their own."""
 
 

@@ -42,7 +42,7 @@ _LOG2_E = math.log2(math.e)
 
 @triton.jit(
     do_not_specialize=[
-        "query_stride", "table_stride", "num_rows", "long_tiles", "tiles_per_row", "num_splits", "tile_stride", "max_short", "window",
+        "table_stride", "num_rows", "long_tiles", "tiles_per_row", "num_splits", "tile_stride", "max_short", "window",
     ]
 )  # fmt: skip
 def _attention_kernel(

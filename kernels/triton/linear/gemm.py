@@ -240,7 +240,7 @@ def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
         if tiles_m * (n // 64) <= _MOST_AT_ONCE:
             return GemmConfig(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=4)
         return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
-    programs, block_n = 100 if rows <= 128 else 60, 64 if swiglu else 128
+    programs, block_n = 96 if rows <= 128 else 60, 64 if swiglu else 128
     while block_n > 16 and n // block_n * tiles_m < programs:
         block_n //= 2
     if block_n == 128:

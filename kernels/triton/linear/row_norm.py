@@ -4,7 +4,7 @@ A launch for the norm alone would take longer than its arithmetic. The weight is
 `norms.py`, and so are the bits: the sum of squares is the same tree.
 
 A row is read in pieces of neighbouring channels, one above the other. So a thread itself has both terms of the tree's first levels,
-and a warp has a row.
+and the threads that share a row are in one warp: fewer threads a row ask each other for fewer terms.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MOST_ROWS, MOST_CHANNELS = 8, 1024
 WARPS = 4
 """Warps of a program."""
 
-_PIECE = tl.constexpr(256)
-"""Channels of a piece: eight for each thread of a warp."""
+_AT_ONCE = tl.constexpr(8 * 32 * WARPS)
+"""Channels of all rows that a program's threads load at once, eight each."""
 
 
 def rows_read(rows: int) -> tuple[int, int]:
@@ -54,7 +54,7 @@ def inverse_norms(
         ROWS: rows that are read.
         TILE: rows of a tile of x.
     """
-    COLUMNS: tl.constexpr = min(_PIECE, WIDTH)
+    COLUMNS: tl.constexpr = min(_AT_ONCE // ROWS, WIDTH)
     row = tl.arange(0, ROWS)[:, None, None]
     channel = tl.arange(0, WIDTH // COLUMNS)[None, :, None] * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
     value = tl.load(x + row * K + channel, mask=(row < num_rows) & (channel < K), other=0.0)

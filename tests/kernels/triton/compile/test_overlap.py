@@ -59,8 +59,10 @@ def test_the_first_of_a_pair_waits_before_the_second_starts(code: dict[str, str]
 
 def test_the_second_of_a_pair_waits_last(code: dict[str, str]) -> None:
     second = code["second"]
-    assert (
-        second.index("griddepcontrol.launch_dependents") < second.index("fence.acq_rel.gpu") < second.index("ld.global")
-    )
+    # Before the fence it reads four numbers of the batch, and behind it tiles of activations and of the cache.
+    begins, fence = second.index("griddepcontrol.launch_dependents"), second.index("fence.acq_rel.gpu")
+    assert begins < fence < second.index("ld.global.v")
+    assert second.count("ld.global", 0, fence) == second.count("ld.global.b32", 0, begins) == 4
+    assert "cp.async" not in second[:fence]
     assert second.rindex("st.global") < second.index("griddepcontrol.wait")
     assert second.count("griddepcontrol.wait") == 1
