@@ -46,20 +46,24 @@ def _best_kernel(
     block = tl.program_id(1)
     group = block * BLOCK_GROUPS + tl.arange(0, BLOCK_GROUPS)
     index = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    wait_for_previous(OVERLAP)
+    # No pass of a round writes these, and the noise depends on nothing else.
+    position = tl.load(row_positions + row)
     slot = tl.load(row_slots + row)
-    temperature = tl.load(temperatures + slot)
+    temperature, seed = tl.load(temperatures + slot), tl.load(seeds + slot)
     noisy = temperature >= MIN_TEMPERATURE
     divisor = tl.where(noisy, temperature, 1.0)
-    score = read_scaled(logits + row * logits_stride, logits, index, index < COUNT, divisor, False)
+    noise = tl.zeros([BLOCK_GROUPS, GROUP], tl.float32)
     if noisy:
-        position, seed = tl.load(row_positions + row), tl.load(seeds + slot)
         if MAPPED:
             token = tl.load(token_ids + index, mask=index < COUNT, other=0)
-            score += noise_of_tokens(token, position, seed)
+            noise = noise_of_tokens(token, position, seed)
         else:
             counter = group[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
-            score += gumbel_noise(counter, position, seed)
+            noise = gumbel_noise(counter, position, seed)
+    wait_for_previous(OVERLAP)
+    score = read_scaled(logits + row * logits_stride, logits, index, index < COUNT, divisor, False)
+    if noisy:
+        score += noise
     best, best_index = best_of_tile(score, index, COUNT)
     offset = row * tl.num_programs(1) + block
     tl.store(block_score + offset, best)
