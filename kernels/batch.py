@@ -33,6 +33,8 @@ class Batch:
         logits_starts: [R + 1] int32, of the S tokens row r owns ``logits_starts[r]:logits_starts[r + 1]``, its last ones; None:
             all T tokens go through every layer whole.
         logits_lens_host: how many of the S tokens each row owns, or upper bounds; with ``logits_starts``.
+        settled: whether all keys and values before the query tokens are in the cache when a kernel of the forward pass starts. Those
+            of a draft may not be when the next pass of its round starts.
     """
 
     token_ids: Tensor
@@ -47,6 +49,7 @@ class Batch:
     longest_first: Tensor | None = None
     logits_starts: Tensor | None = None
     logits_lens_host: tuple[int, ...] = ()
+    settled: bool = True
 
     def decided(self) -> Batch | None:
         """The S tokens alone, to attend to a cache that has all T; None without ``logits_starts``."""

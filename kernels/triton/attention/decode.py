@@ -35,6 +35,43 @@ from draftline.kernels.triton.rows import empty_rows
 _LOG2_E = math.log2(math.e)
 
 
+@triton.jit
+def _alone(row: tl.tensor) -> tl.tensor:
+    """[1, D], the same values: gathered, so that a tile that they are put into need not be laid out as they are."""
+    D: tl.constexpr = row.shape[1]
+    return tl.gather(tl.reshape(row, (D,)), tl.arange(0, D), axis=0)[None, :]
+
+
+@triton.jit
+def _attend(
+    query: tl.tensor,
+    power: tl.tensor,
+    key: tl.tensor,
+    value: tl.tensor,
+    place: tl.tensor,
+    seen: tl.tensor,
+    position: tl.tensor,
+    window: tl.tensor,
+    scale: tl.tensor,
+    QUERIES: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    PAIRS: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The state of one tile of keys [N, D] at the positions ``place`` [N], those ``seen`` [N], for queries at ``position`` [M, 1]."""
+    shown = seen[None, :]
+    if QUERIES > 1:
+        shown = shown & (place[None, :] <= position)
+        if WINDOWED:
+            shown = shown & (place[None, :] > position - window)
+    score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+    if PAIRS:
+        score *= power
+    score = tl.where(shown, score, float("-inf"))
+    acc, row_max, row_sum = tile_state(score, value, scale, PAIRS, PRECISION)
+    return acc, row_max, row_sum
+
+
 @triton.jit(do_not_specialize=["num_splits", "tile_stride", "longest", "window", "table_stride"])
 def _decode_attention_kernel(
     qkv: tl.tensor,
@@ -71,10 +108,15 @@ def _decode_attention_kernel(
     WINDOWED: tl.constexpr,
     PAIRS: tl.constexpr,
     QK_NORM: tl.constexpr,
+    EARLY: tl.constexpr,
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """A row has up to ``longest`` query tokens, at most QUERIES; NEW is the padded height of a tile of them."""
+    """A row has up to ``longest`` query tokens, at most QUERIES; NEW is the padded height of a tile of them.
+
+    With EARLY, a program loads its first tile before it waits, and puts the new token there itself: to read that again from the
+    cache would take long.
+    """
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     # The type in which keys and values are multiplied.
     DTYPE: tl.constexpr = tl.float16 if PAIRS else qkv.dtype.element_ty
@@ -100,10 +142,23 @@ def _decode_attention_kernel(
     table = block_tables + row.to(tl.int64) * table_stride
     dim = tl.arange(0, BLOCK_D)[None, :]
     dim_mask = dim < HEAD_DIM
+    # Earlier steps wrote the history: it is on its way while the previous kernel ends.
+    next_tile = first_tile
+    if EARLY:
+        first_place = first_tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        first_offset, written = cache_offset(
+            first_place, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE
+        )  # fmt: skip
+        first_mask = written[:, None]
+        if HEAD_DIM != BLOCK_D:
+            first_mask = first_mask & dim_mask
+        first_key = load_heads(keys, key_scales, first_offset, dim, first_mask, written, HEAD_DIM, DTYPE)
+        first_value = load_heads(values, value_scales, first_offset, dim, first_mask, written, HEAD_DIM, DTYPE)
+        next_tile += 1
     if OVERLAP:
-        # Earlier steps wrote the history: it is on its way while the previous kernel ends. Lines are 128 bytes.
-        ahead = first_tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        block = tl.load(table + ahead // BLOCK_SIZE, mask=ahead < history, other=0)
+        # Lines are 128 bytes.
+        ahead = next_tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        block = tl.load(table + ahead // BLOCK_SIZE, mask=(ahead < history) & (ahead < end_tile * BLOCK_N), other=0)
         line = (block.to(tl.int64) * BLOCK_SIZE + ahead % BLOCK_SIZE) * NUM_KV_HEADS + kv_head
         for start in tl.static_range(0, HEAD_DIM * keys.dtype.element_ty.primitive_bitwidth // 8, 128):
             prefetch(keys.to(tl.int64) + line * (HEAD_DIM * keys.dtype.element_ty.primitive_bitwidth // 8) + start)
@@ -154,26 +209,36 @@ def _decode_attention_kernel(
     if PAIRS:
         query, power = as_float16(query)
 
-    if end_tile > first_new:
+    if EARLY or end_tile > first_new:
         rotated_key = rotate(wide_key, key_weight, new_cos, new_sin, eps, HEAD_DIM, QK_NORM)
         key_scale = head_scale(tl.max(tl.abs(rotated_key), axis=1), keys)[:, None]
         value_scale = head_scale(tl.max(tl.abs(wide_value), axis=1), values)[:, None]
-        target = slot * NUM_KV_HEADS + kv_head
+        entry = slot * NUM_KV_HEADS + kv_head
         # Each program writes the tokens of its own tiles.
-        place = (history + new)[:, None]
-        owned = (slot >= 0) & (place >= first_tile * BLOCK_N) & (place < end_tile * BLOCK_N)
-        tl.store(keys + target * HEAD_DIM + dim, rounded(rotated_key, key_scale, keys), mask=new_mask & owned)
-        tl.store(values + target * HEAD_DIM + dim, rounded(wide_value, value_scale, values), mask=new_mask & owned)
+        new_place = (history + new)[:, None]
+        owned = (slot >= 0) & (new_place >= first_tile * BLOCK_N) & (new_place < end_tile * BLOCK_N)
+        tl.store(keys + entry * HEAD_DIM + dim, rounded(rotated_key, key_scale, keys), mask=new_mask & owned)
+        tl.store(values + entry * HEAD_DIM + dim, rounded(wide_value, value_scale, values), mask=new_mask & owned)
         if keys.dtype.element_ty == tl.int8:
-            tl.store(key_scales + target, key_scale, mask=owned)
-            tl.store(value_scales + target, value_scale, mask=owned)
-    # The loop reads the new tokens as later steps will: from the cache. All threads' stores come first.
-    tl.debug_barrier()
+            tl.store(key_scales + entry, key_scale, mask=owned)
+            tl.store(value_scales + entry, value_scale, mask=owned)
 
     lane = tl.arange(0, BLOCK_M)
     first_state = row.to(tl.int64) * longest * NUM_HEADS + kv_head * GROUP
     stored = first_state + lane // GROUP * NUM_HEADS + lane % GROUP
-    for tile in range(first_tile, end_tile):
+    if EARLY:
+        is_new_place = (first_place == history)[:, None]
+        first_key = tl.where(is_new_place, _alone(rounded(rotated_key, key_scale, keys)), first_key)
+        first_value = tl.where(is_new_place, _alone(rounded(wide_value, value_scale, values)), first_value)
+        acc, row_max, row_sum = _attend(
+            query, power, first_key, first_value, first_place, written | (first_place == history), position, window, scale,
+            QUERIES, WINDOWED, PAIRS, PRECISION,
+        )  # fmt: skip
+        first_stored = stored + (first_tile - row_tile) * tile_stride
+        store_tile(partial, stats, first_stored, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
+    # The loop reads new tokens as later steps will: from the cache. All threads' stores come first.
+    tl.debug_barrier()
+    for tile in range(next_tile, end_tile):
         place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         offset, seen = cache_offset(place, table, kv_head, begin, context_len, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
         mask = seen[:, None]
@@ -184,16 +249,9 @@ def _decode_attention_kernel(
             value = load_pairs(values, offset, seen, HEAD_DIM, BLOCK_D)
         else:
             value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
-        shown = seen[None, :]
-        if QUERIES > 1:
-            shown = shown & (place[None, :] <= position)
-            if WINDOWED:
-                shown = shown & (place[None, :] > position - window)
-        score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-        if PAIRS:
-            score *= power
-        score = tl.where(shown, score, float("-inf"))
-        acc, row_max, row_sum = tile_state(score, value, scale, PAIRS, PRECISION)
+        acc, row_max, row_sum = _attend(
+            query, power, key, value, place, seen, position, window, scale, QUERIES, WINDOWED, PAIRS, PRECISION
+        )
         target = stored + (tile - row_tile) * tile_stride
         store_tile(partial, stats, target, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
 
@@ -264,6 +322,8 @@ def decode_attention(
         WINDOWED=spec.window is not None,
         PAIRS=multiplies_float16(cache.keys, qkv),
         QK_NORM=spec.norms is not None,
+        # More rows would hold more tiles in registers than they gain by it.
+        EARLY=rows == plan.queries == 1 and batch.settled and cache.keys.dtype == qkv.dtype,
         OVERLAP=overlap,
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,

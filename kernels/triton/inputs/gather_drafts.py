@@ -204,6 +204,7 @@ def gather_drafts(
                 context_lens=later_contexts[step, :count],
                 logits_index=later_index,
                 query_lens_host=(1,) * count,
+                settled=False,
             ),
             logits_slots,
             later_decided[step, :count],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 
 import pytest
 import torch
@@ -172,6 +173,27 @@ def test_verifies_with_split_histories(
 ) -> None:
     num_sms = 10  # a few parts a history: each is a program, which the interpreter runs
     assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
+
+
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("context", [1, 16, 33, 150])
+def test_a_single_row_s_first_tile_has_the_same_bits_whenever_it_is_loaded(
+    context: int, window: int | None, rng: torch.Generator
+) -> None:
+    batch, pool = make_batch((1,), (context,), rng)
+    history = torch.randn(2, pool, BLOCK_SIZE, 2, 24, generator=rng, device=rng.device)
+    rope = torch.randn(context, 2, 12, generator=rng, device=rng.device)
+    norms = (torch.randn(24, generator=rng, device=rng.device), torch.randn(24, generator=rng, device=rng.device))
+    qkv = torch.randn(1, 8 * 24, generator=rng, device=rng.device)
+    spec = AttentionSpec(rope, 24**-0.5, window, norms=norms, eps=EPS)
+    results = []
+    for settled, num_sms in product((True, False), (3, 20)):
+        keys, values = history.clone()
+        ops = TritonOps.sized(DeviceLimits.known(80, num_sms))
+        asked = dataclasses.replace(batch, context_lens_host=(512,), settled=settled)
+        results.append((ops.rope_attention(qkv.clone(), asked, LayerCache(keys, values), spec), keys, values))
+    for others in results[1:]:
+        assert all(map(torch.equal, results[0], others))
 
 
 @pytest.mark.parametrize("num_sms", [filled_by(2, 1), 10], ids=["own-kernel", "one-launch"])

@@ -71,6 +71,15 @@ def test_the_query_is_a_rows_newest_tokens(
         assert batch.context_lens[row] == query
 
 
+def test_later_passes_may_start_while_the_one_before_them_writes_the_cache(
+    slots: SlotTable, device: torch.device
+) -> None:
+    ops, chosen = TritonOps.sized(DeviceLimits.known(80, 8)), torch.tensor([3], device=device)
+    drafts = torch.tensor([3], dtype=torch.int32, device=device)
+    passes = ops.gather_drafts(slots, chosen, drafts, DraftQuery(1, 0), 3, BLOCK_SIZE)
+    assert [inputs.batch.settled for inputs in passes] == [True, False, False]
+
+
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_a_parallel_heads_query_goes_on_behind_the_tokens(
     ops: Ops, slots: SlotTable, ahead: int, device: torch.device
