@@ -21,9 +21,12 @@ from draftline.kernels.triton.attention.online_softmax import NO_KEY, divisor, j
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
 
-_FEW_TOGETHER, _MANY_TOGETHER, _MANY_PROGRAMS = 8, 16, 128
-"""Tiles that are loaded at a time, and where more programs join than so many: a load takes longer then. With few programs it would be
-longer code and a longer chain for the short histories, and gain nothing."""
+FEW_TOGETHER = tl.constexpr(8)
+"""Tiles that are loaded at a time, where few programs join."""
+
+_MANY_TOGETHER, _MANY_PROGRAMS = 16, 128
+"""The same where more programs join than so many: a load takes longer then. With few programs it would be longer code and a longer
+chain for the short histories, and gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ def join_tiles(
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         BLOCK_N=block_n,
-        TOGETHER=_MANY_TOGETHER if programs > _MANY_PROGRAMS else _FEW_TOGETHER,
+        TOGETHER=_MANY_TOGETHER if programs > _MANY_PROGRAMS else FEW_TOGETHER.value,
         WINDOWED=window is not None,
         OVERLAP=overlap,
         num_warps=max(block_d // 64, 1),

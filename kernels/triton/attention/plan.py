@@ -46,7 +46,8 @@ _PROGRAMS_PER_SM = 2
 """Programs of a multiprocessor that load ahead."""
 
 _WIDE_HEAD = 128
-"""The size of heads of which one program that loads ahead reads a history sooner than two that share it."""
+"""The size of heads of which one program that loads ahead reads a history sooner than two that share it. A single row of narrower ones
+is joined sooner by the last of its programs than by a launch, which takes a microsecond to begin."""
 
 _SHARED_BY = 16
 """Programs that share a decode's history have several tiles each where they are at most so many."""
@@ -352,12 +353,16 @@ class DecodePlan:
         queries: query tokens a row that the tile has room for.
         num_splits: programs that share one row's history.
         max_tiles: the most key tiles of a history.
+        joins: whether the last of them joins the tiles; else a second launch does.
+        early: whether they load their first tile before they wait for the kernel before, where it is settled what that reads.
     """
 
     tile: Tile
     queries: int
     num_splits: int
     max_tiles: int
+    joins: bool
+    early: bool
 
 
 @lru_cache(maxsize=64)
@@ -386,4 +391,7 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     if _room(shape, rows, _COLUMNS_PER_SM) <= _SHARED_BY:
         tile = _loading_ahead(shape, tile, _AHEAD[1:])
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
-    return DecodePlan(tile, queries, num_splits(shape, rows, context, rows * longest), shape.num_tiles(context))
+    splits, tiles = num_splits(shape, rows, context, rows * longest), shape.num_tiles(context)
+    # More rows would hold more tiles in registers than they gain by it.
+    alone, wide = rows == longest == 1, shape.head_dim >= _WIDE_HEAD
+    return DecodePlan(tile, queries, splits, tiles, joins=alone and not wide, early=alone and wide)

@@ -15,6 +15,8 @@ from torch.testing import assert_close
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.triton.attention.decode import decode_attention
+from draftline.kernels.triton.attention.plan import AttentionShape, plan_decode
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 
@@ -73,9 +75,9 @@ def assert_as_one_by_one(
     norms = (draw(head_dim), draw(head_dim)) if qk_norm else None
     tokens = sum(query_lens)
     qkv = draw(tokens + 1, (num_heads + 2 * num_kv_heads) * head_dim)
-    ops = TritonOps.sized(DeviceLimits.known(80, num_sms))
+    ops = TritonOps.sized(DeviceLimits.known(80, num_sms), device=rng.device)
     spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
-    # The second time on the first one's leftovers.
+    # The second time on the first one's leftovers: programs count arrivals.
     for _ in range(2):
         # A copy: the operation may rotate it in place.
         out = ops.rope_attention(qkv.clone(), padded(batch, 512), LayerCache(keys, values), spec)
@@ -83,6 +85,7 @@ def assert_as_one_by_one(
         assert_close(out[:tokens], expected, rtol=1e-4, atol=1e-5)
         assert_close(keys, expected_keys)
         assert_close(values, expected_values)
+        assert not ops.arrivals.any()
 
 
 @pytest.mark.parametrize(
@@ -177,9 +180,10 @@ def test_verifies_with_split_histories(
 
 @pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize("context", [1, 16, 33, 150])
-def test_a_single_row_s_first_tile_has_the_same_bits_whenever_it_is_loaded(
+def test_a_single_row_has_the_same_bits_however_it_is_planned(
     context: int, window: int | None, rng: torch.Generator
 ) -> None:
+    """With its first tile loaded early or late, and its tiles joined by the last program or by another launch."""
     batch, pool = make_batch((1,), (context,), rng)
     history = torch.randn(2, pool, BLOCK_SIZE, 2, 24, generator=rng, device=rng.device)
     rope = torch.randn(context, 2, 12, generator=rng, device=rng.device)
@@ -187,11 +191,16 @@ def test_a_single_row_s_first_tile_has_the_same_bits_whenever_it_is_loaded(
     qkv = torch.randn(1, 8 * 24, generator=rng, device=rng.device)
     spec = AttentionSpec(rope, 24**-0.5, window, norms=norms, eps=EPS)
     results = []
-    for settled, num_sms in product((True, False), (3, 20)):
-        keys, values = history.clone()
-        ops = TritonOps.sized(DeviceLimits.known(80, num_sms))
-        asked = dataclasses.replace(batch, context_lens_host=(512,), settled=settled)
-        results.append((ops.rope_attention(qkv.clone(), asked, LayerCache(keys, values), spec), keys, values))
+    ops = TritonOps.sized(DeviceLimits.known(80, 20), device=rng.device)
+    for joins, early, settled, num_splits in product((True, False), (True, False), (True, False), (1, 5)):
+        cache = LayerCache(*history.clone())
+        plan = plan_decode(AttentionShape.of(2, qkv, cache, ops.limits), (1,), (512,))
+        assert plan is not None
+        plan = dataclasses.replace(plan, num_splits=num_splits, joins=joins, early=early)
+        asked = dataclasses.replace(batch, settled=settled)
+        out = decode_attention(qkv, asked, cache, spec, plan=plan, arrivals=ops.arrivals, overlap=False)
+        results.append((out, cache.keys, cache.values))
+        assert not ops.arrivals.any()
     for others in results[1:]:
         assert all(map(torch.equal, results[0], others))
 
@@ -205,7 +214,7 @@ def test_a_verify_writes_only_where_it_may(num_sms: int, rng: torch.Generator) -
     keys, values = torch.zeros(2, pool, BLOCK_SIZE, 1, 16, device=rng.device)
     rope = torch.randn(30, 2, 8, generator=rng, device=rng.device)
     qkv = torch.randn(7, 4 * 16, generator=rng, device=rng.device)
-    ops = TritonOps.sized(DeviceLimits.known(80, num_sms))
+    ops = TritonOps.sized(DeviceLimits.known(80, num_sms), device=rng.device)
     ops.rope_attention(qkv, batch, LayerCache(keys, values), AttentionSpec(rope, 0.25))
     for cache in (keys, values):
         written = set(cache.flatten(0, 1).any(dim=(1, 2)).nonzero().flatten().tolist())

@@ -172,6 +172,17 @@ def test_rows_that_fill_the_device_are_rotated_and_written_by_their_own_kernel()
         assert plan_decode(LLAMA_8B, (length,) * (rows + 1), (500,) * (rows + 1)) is None
 
 
+def test_only_single_decodes_are_joined_by_their_last_program_or_load_early() -> None:
+    """Those of narrow heads are the former, and those of wide ones the latter."""
+
+    def plans(shape: AttentionShape) -> list[tuple[bool, bool]]:
+        chosen = [plan_decode(shape, (length,) * rows, (500,) * rows) for rows, length in ((1, 1), (1, 5), (2, 1))]
+        return [(plan.joins, plan.early) for plan in chosen if plan is not None]
+
+    assert plans(LLAMA_8B) == [(False, True), (False, False), (False, False)]
+    assert plans(dataclasses.replace(LLAMA_8B, head_dim=64)) == [(True, False), (False, False), (False, False)]
+
+
 def test_few_programs_load_tiles_ahead() -> None:
     """Two on a multiprocessor: more hide each other's waits, and several programs a history have a tile each."""
 

@@ -50,7 +50,9 @@ def by_plan(num_sms: int) -> Run:
     """As the engine does on a device with so many multiprocessors."""
 
     def run(qkv: Tensor, batch: Batch, layer: LayerCache, spec: AttentionSpec) -> Tensor:
-        return TritonOps.sized(DeviceLimits.known(80, num_sms)).rope_attention(qkv, batch, layer, spec)
+        return TritonOps.sized(DeviceLimits.known(80, num_sms), device=qkv.device).rope_attention(
+            qkv, batch, layer, spec
+        )
 
     return run
 
@@ -68,7 +70,8 @@ def in_one_launch(num_splits: int) -> Run:
         plan = plan_decode(shape_of(qkv, layer, spec), batch.query_lens_host, batch.context_lens_host)
         assert plan is not None
         plan = dataclasses.replace(plan, num_splits=num_splits)
-        return decode_attention(qkv, batch, layer, spec, plan=plan, overlap=False)
+        arrivals = torch.zeros(132, dtype=torch.int32, device=qkv.device)
+        return decode_attention(qkv, batch, layer, spec, plan=plan, arrivals=arrivals, overlap=False)
 
     return run
 
