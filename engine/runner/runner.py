@@ -12,14 +12,14 @@ import torch
 
 from draftline.engine.request.sequence import Plan, Row
 from draftline.engine.runner.capture import GraphRecorder
-from draftline.engine.runner.executor import Executors
+from draftline.engine.runner.executor import Executor, Executors
 from draftline.engine.runner.launched_step import LaunchedStep, read_back
 from draftline.engine.runner.masks import NO_MASKS, ConstraintMasks, StepMasks
 from draftline.engine.runner.memory import check_device
 from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.runner.ranks import ALONE, OtherRanks
 from draftline.engine.runner.slot_writer import SlotWriter
-from draftline.engine.runner.timing import NO_TIMER, EventPool, StepTimer, Timer
+from draftline.engine.runner.timing import NO_TIMER, EventPool, StepTimers, Timer
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftChunk, Drafter
@@ -61,7 +61,7 @@ class Runner:
         self._slots = SlotWriter(table, eos_ids, GraphRecorder(self._device) if executors.graphs else None)
         self._masks = masks
         self._drafter = drafter
-        self._arrivals, self._marks = EventPool(), EventPool(timing=True)
+        self._arrivals, self._timers = EventPool(), StepTimers(self._device)
         self.profiler = StepProfiler()
 
     @torch.inference_mode()
@@ -94,7 +94,7 @@ class Runner:
 
         # Guess the next tokens of the decoding rows, then compute prompt chunks, decodes and verifies in one pass.
         with part("draft"):
-            timer = self._draft(rows, masks)
+            timer = self._draft(rows, masks, executor)
         with part("forward"):
             forward = executor.forward(rows)
         with part("masks"):
@@ -138,14 +138,16 @@ class Runner:
         self._ranks.check()
         check_device(self._device)
 
-    def _draft(self, rows: tuple[Row, ...], masks: StepMasks) -> Timer:
+    def _draft(self, rows: tuple[Row, ...], masks: StepMasks, verifies: Executor) -> Timer:
         """Write drafts for the rows that want some into the slot table; the step's timer, which only drafts start."""
         drafting = tuple([row for row in rows if row.drafts])
         if not drafting:
             return NO_TIMER
-        timer = StepTimer(self._device, self._marks)
+        drafts = self._executors.for_drafts(drafting)
+        # Graphs take about the same time in each step.
+        timer = self._timers.timer(None if self._executors.eager in (drafts, verifies) else (drafts, verifies))
         timer.mark()
-        self._executors.for_drafts(drafting).draft(drafting)
+        drafts.draft(drafting)
         masks.write_drafts()
         self._ranks.spread_drafts(drafting, self._table)
         timer.mark()

@@ -1,9 +1,10 @@
-"""``StepTimer``: how long the parts of a step take on the device that runs it. ``EventPool``: CUDA events for reuse."""
+"""``StepTimers``: how long the parts of a step take on the device that runs it. ``EventPool``: CUDA events for reuse."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
@@ -11,6 +12,12 @@ import torch
 from typing_extensions import override
 
 from draftline.engine.stats import StepTimes
+
+_TIMED_EVERY = 8
+"""Four events take a GPU some 16 µs, of a step of a few hundred."""
+
+_Parts = tuple[float, float, float]
+"""Seconds of drafting, of the forward pass, and of sampling."""
 
 
 class EventPool:
@@ -48,7 +55,7 @@ class Timer(Protocol):
 
 
 class NoTimer(Timer):
-    """Steps without drafts are not timed: only the choice of draft lengths needs the times."""
+    """Steps without drafts are not timed."""
 
     @override
     def mark(self) -> None:
@@ -62,28 +69,89 @@ class NoTimer(Timer):
 NO_TIMER = NoTimer()
 
 
-class StepTimer(Timer):
-    """Marks by CUDA events on a GPU, by the clock on a CPU."""
+class _ClockTimer(Timer):
+    """Marks by the clock: a CPU has run what it was given."""
 
-    def __init__(self, device: torch.device, pool: EventPool) -> None:
-        """No mark yet. The events of ``pool`` measure times."""
-        self._on_gpu = device.type == "cuda"
-        self._pool = pool
-        self._events: list[torch.cuda.Event] = []
+    def __init__(self) -> None:
         self._moments: list[float] = []
 
     @override
     def mark(self) -> None:
-        if self._on_gpu:
-            self._events.append(self._pool.record())
-        else:
-            self._moments.append(time.perf_counter())
+        self._moments.append(time.perf_counter())
 
     @override
     def times(self, host_s: float) -> StepTimes | None:
-        moments, events = self._moments, self._events
-        if self._on_gpu:
-            moments = [float(events[0].elapsed_time(event)) / 1000 for event in events]
-            self._pool.give_back(events)
-        draft, verify, sample = (end - start for start, end in pairwise(moments))
-        return StepTimes(draft, verify, sample, host_s)
+        return StepTimes(*_between(self._moments), host_s)
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Steps that take about the same time.
+
+    Attributes:
+        begun: how many have begun.
+        parts: the parts' times of the last one that was timed; None before.
+    """
+
+    begun: int = 0
+    parts: _Parts | None = None
+
+
+class _EventTimer(Timer):
+    """Marks by CUDA events."""
+
+    def __init__(self, pool: EventPool, kind: _Kind) -> None:
+        """No mark yet. ``kind`` receives the times."""
+        self._pool = pool
+        self._kind = kind
+        self._events: list[torch.cuda.Event] = []
+
+    @override
+    def mark(self) -> None:
+        self._events.append(self._pool.record())
+
+    @override
+    def times(self, host_s: float) -> StepTimes | None:
+        events = self._events
+        parts = self._kind.parts = _between([events[0].elapsed_time(event) / 1000 for event in events])
+        self._pool.give_back(events)
+        return StepTimes(*parts, host_s)
+
+
+class _LikeTimed(Timer):
+    """Takes no marks: the step counts as another one."""
+
+    def __init__(self, parts: _Parts) -> None:
+        self._parts = parts
+
+    @override
+    def mark(self) -> None:
+        return
+
+    @override
+    def times(self, host_s: float) -> StepTimes | None:
+        return StepTimes(*self._parts, host_s)
+
+
+class StepTimers:
+    """The timers of steps with drafts. On a GPU, one step in eight of a kind is timed, and the others count as the last one timed."""
+
+    def __init__(self, device: torch.device) -> None:
+        """For steps on this device."""
+        self._on_gpu = device.type == "cuda"
+        self._pool = EventPool(timing=True)
+        self._kinds: dict[Hashable, _Kind] = {}
+
+    def timer(self, kind: Hashable | None) -> Timer:
+        """A step's timer, without marks. ``kind`` is equal for steps that take about the same time; None if no others do."""
+        if not self._on_gpu:
+            return _ClockTimer()
+        known = _Kind() if kind is None else self._kinds.setdefault(kind, _Kind())
+        timed = known.begun % _TIMED_EVERY == 0
+        known.begun += 1
+        return _EventTimer(self._pool, known) if timed or known.parts is None else _LikeTimed(known.parts)
+
+
+def _between(marks: Iterable[float]) -> _Parts:
+    draft, verify, sample = (end - start for start, end in pairwise(marks))
+    return draft, verify, sample
