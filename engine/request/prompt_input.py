@@ -37,7 +37,7 @@ def as_prompts(prompts: PromptInput | Iterable[PromptInput]) -> list[Located]:
     if not _is_collection(prompts):
         return [(as_prompt(prompts), "")]
     several = list(prompts)
-    if several and _is_integer(type(several[0])):
+    if several and _is_integer(several[0]):
         return [(as_prompt(several), "")]
     return located("prompts", several, as_prompt)
 
@@ -141,12 +141,14 @@ def _token_ids(ids: object) -> Prompt:
         raise _wrong_prompt(kind_of(ids))
     given = list(ids)
     # By type: prompts are long, and nearly all are lists of int.
-    kinds = set(map(type, given))
-    wrong = tuple(kind for kind in kinds if not _is_integer(kind))
-    if wrong:
-        index, token = next((i, token) for i, token in enumerate(given) if type(token) in wrong)
-        raise InvalidRequestError(FieldViolation(f"token_ids.ids[{index}]", f"must be an int, not {kind_of(token)}"))
-    tokens: list[int] = given if kinds == {int} else [operator.index(token) for token in given]  # type: ignore[assignment, arg-type]
+    if set(map(type, given)) <= {int}:
+        tokens: list[int] = given  # type: ignore[assignment]
+    else:
+        for index, token in enumerate(given):
+            if not _is_integer(token):
+                path, problem = f"token_ids.ids[{index}]", f"must be an int, not {kind_of(token)}"
+                raise InvalidRequestError(FieldViolation(path, problem))
+        tokens = [operator.index(token) for token in given]  # type: ignore[arg-type]
     least, most = least_and_most(tokens) if tokens else (0, 0)
     if least < 0 or most > UINT32_MAX:
         index = next(i for i, token in enumerate(tokens) if not 0 <= token <= UINT32_MAX)
@@ -163,5 +165,7 @@ def _is_collection(value: object) -> TypeGuard[Iterable[object]]:
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | Mapping | Chat)
 
 
-def _is_integer(kind: type) -> bool:
-    return issubclass(kind, SupportsIndex) and not issubclass(kind, bool)
+def _is_integer(value: object) -> bool:
+    """Also NumPy's, and a single number of an array. An array of one number is an array."""
+    kind = type(value)
+    return issubclass(kind, SupportsIndex) and not issubclass(kind, bool) and getattr(value, "ndim", 0) == 0
