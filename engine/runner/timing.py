@@ -54,8 +54,11 @@ class Timer(Protocol):
         ...
 
 
-class NoTimer(Timer):
-    """Steps without drafts are not timed."""
+class _Unmarked(Timer):
+    """Takes no marks: the step counts as another one, or is not timed."""
+
+    def __init__(self, parts: _Parts | None) -> None:
+        self._parts = parts
 
     @override
     def mark(self) -> None:
@@ -63,10 +66,11 @@ class NoTimer(Timer):
 
     @override
     def times(self, host_s: float) -> StepTimes | None:
-        return None
+        return None if self._parts is None else StepTimes(*self._parts, host_s)
 
 
-NO_TIMER = NoTimer()
+NO_TIMER: Timer = _Unmarked(None)
+"""Steps without drafts are not timed."""
 
 
 class _ClockTimer(Timer):
@@ -118,21 +122,6 @@ class _EventTimer(Timer):
         return StepTimes(*parts, host_s)
 
 
-class _LikeTimed(Timer):
-    """Takes no marks: the step counts as another one."""
-
-    def __init__(self, parts: _Parts) -> None:
-        self._parts = parts
-
-    @override
-    def mark(self) -> None:
-        return
-
-    @override
-    def times(self, host_s: float) -> StepTimes | None:
-        return StepTimes(*self._parts, host_s)
-
-
 class StepTimers:
     """The timers of steps with drafts. On a GPU, one step in eight of a kind is timed, and the others count as the last one timed."""
 
@@ -149,7 +138,7 @@ class StepTimers:
         known = _Kind() if kind is None else self._kinds.setdefault(kind, _Kind())
         timed = known.begun % _TIMED_EVERY == 0
         known.begun += 1
-        return _EventTimer(self._pool, known) if timed or known.parts is None else _LikeTimed(known.parts)
+        return _EventTimer(self._pool, known) if timed or known.parts is None else _Unmarked(known.parts)
 
 
 def _between(marks: Iterable[float]) -> _Parts:

@@ -6,9 +6,9 @@ data that no running kernel writes (weights, the cache's history), and only then
 Launch" in the CUDA C++ Programming Guide.
 
 Three rules make this safe. In every launch at least one program waits before it ends, so a kernel's end implies the end of
-all earlier ones. Nothing is stored before the wait. And a batch (its lengths and block tables), which attention reads before it
-waits, is written by kernels that no later one overlaps: several kernels may have started and wait for each other, and attention
-would read what was there before. A batch's tokens are no part of this: a pass of drafts writes those of the next one.
+all earlier ones. Nothing is stored before the wait. And what kernels read before they wait is written by kernels that no later one
+overlaps: a batch (its lengths, positions and block tables) and the slots' parameters. Several kernels may have started and wait for
+each other, and would read what was there before. A batch's tokens are no part of this: a pass of drafts writes those of the next one.
 
 Two kernels that do not depend on each other can run at the same time (`begin`, `end`). The first lets the second start only after
 its own wait. So when the second starts, all that both read has been stored. The second waits for the first as its last act, which

@@ -109,4 +109,6 @@ def test_the_demo_on_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None
     result = CliRunner().invoke(app, ["demo", "--max-tokens", "64"])
     assert result.exit_code == 0, result.output
     assert re.search(r"^person: valid JSON by its schema: name '.*', age \d+, ", result.stdout, re.MULTILINE)
-    assert re.search(r"^together: .*, [1-9]\d* of \d+ drafts accepted \(drafter: ngram\+eagle3\)$", result.stdout, re.MULTILINE)
+    assert re.search(
+        r"^together: .*, [1-9]\d* of \d+ drafts accepted \(drafter: ngram\+eagle3\)$", result.stdout, re.MULTILINE
+    )
