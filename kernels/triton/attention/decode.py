@@ -43,6 +43,38 @@ def _alone(row: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def _load_tile(
+    place: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
+    table: tl.tensor,
+    kv_head: tl.tensor,
+    dim: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    PAIRS: tl.constexpr,
+    DTYPE: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The cached keys and values [N, D] at the positions ``place`` [N], and which of these are within ``[begin, end)``."""
+    offset, seen = cache_offset(place, table, kv_head, begin, end, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+    mask = seen[:, None]
+    if HEAD_DIM != BLOCK_D:
+        mask = mask & (dim < HEAD_DIM)
+    key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
+    if PAIRS:
+        value = load_pairs(values, offset, seen, HEAD_DIM, BLOCK_D)
+    else:
+        value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
+    return key, value, seen
+
+
+@triton.jit
 def _attend(
     query: tl.tensor,
     power: tl.tensor,
@@ -150,14 +182,10 @@ def _decode_attention_kernel(
     next_tile = first_tile
     if EARLY:
         first_place = first_tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        first_offset, written = cache_offset(
-            first_place, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE
+        first_key, first_value, written = _load_tile(
+            first_place, keys, values, key_scales, value_scales, table, kv_head, dim, begin, history,
+            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, PAIRS, DTYPE,
         )  # fmt: skip
-        first_mask = written[:, None]
-        if HEAD_DIM != BLOCK_D:
-            first_mask = first_mask & dim_mask
-        first_key = load_heads(keys, key_scales, first_offset, dim, first_mask, written, HEAD_DIM, DTYPE)
-        first_value = load_heads(values, value_scales, first_offset, dim, first_mask, written, HEAD_DIM, DTYPE)
         next_tile += 1
     if OVERLAP:
         # Lines are 128 bytes.
@@ -244,15 +272,10 @@ def _decode_attention_kernel(
     tl.debug_barrier()
     for tile in range(next_tile, end_tile):
         place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        offset, seen = cache_offset(place, table, kv_head, begin, context_len, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
-        mask = seen[:, None]
-        if HEAD_DIM != BLOCK_D:
-            mask = mask & dim_mask
-        key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
-        if PAIRS:
-            value = load_pairs(values, offset, seen, HEAD_DIM, BLOCK_D)
-        else:
-            value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
+        key, value, seen = _load_tile(
+            place, keys, values, key_scales, value_scales, table, kv_head, dim, begin, context_len,
+            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, PAIRS, DTYPE,
+        )  # fmt: skip
         acc, row_max, row_sum = _attend(
             query, power, key, value, place, seen, position, window, scale, QUERIES, WINDOWED, PAIRS, PRECISION
         )
