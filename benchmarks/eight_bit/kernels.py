@@ -110,7 +110,7 @@ def layers(bench: Bench, ops: TritonOps) -> None:
             ]
             variants: dict[str, Ops] = {kind: ops}
             if kind == "bf16":
-                variants["vendor's bf16"] = VendorOps(ops.limits, ops.arrivals, ops.dense)
+                variants["vendor's bf16"] = VendorOps(ops.limits, ops.dense)
             for rows in ROWS if model is LLAMA_8B else ROWS[:5]:
                 x, attended = randn(rows, model.hidden), randn(rows, model.heads * model.head_dim)
                 norm = 1 + randn(model.hidden, scale=0.1)

@@ -166,13 +166,10 @@ def decode_case(
     shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, ops.limits)
     before = qkv.clone()
     variants: dict[str, Run] = {"default": lambda x, cache: ops.rope_attention(x, batch, cache, spec)}
-    arrivals = torch.zeros(rows * model.kv_heads, dtype=torch.int32, device=DEVICE)
 
     def planned(plan: DecodePlan) -> Run:
         overlap = overlaps(qkv, ops.limits)
-        return lambda x, cache: decode_attention(
-            x, batch, cache, spec, plan=plan, arrivals=arrivals, overlap=overlap
-        )  # fmt: skip
+        return lambda x, cache: decode_attention(x, batch, cache, spec, plan=plan, overlap=overlap)
 
     # Many rows have no such plan.
     plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)

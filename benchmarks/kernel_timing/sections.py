@@ -242,7 +242,7 @@ def steps(bench: Bench, ops: TritonOps) -> None:
     """Whole greedy decode steps in one graph: as in the engine, without overlap, and with nothing fused."""
     apart = dataclasses.replace(ops.limits, capability=80)
     variants = {
-        "vendor, nothing fused": VendorOps(apart, ops.arrivals, ops.dense),
+        "vendor, nothing fused": VendorOps(apart, ops.dense),
         "default, no overlap": dataclasses.replace(ops, limits=apart),
         "default": ops,
     }

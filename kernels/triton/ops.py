@@ -18,7 +18,7 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.attention.decode import decode_attention
-from draftline.kernels.triton.attention.plan import AttentionShape, max_programs, plan_decode
+from draftline.kernels.triton.attention.plan import AttentionShape, plan_decode
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.attention.soft_cap import soft_cap
@@ -46,12 +46,10 @@ class TritonOps(Ops):
 
     Attributes:
         limits: the device's, which size launches.
-        arrivals: int32 zeros by which the programs of one kernel detect the last to arrive.
         dense: the dense linear layers.
     """
 
     limits: DeviceLimits
-    arrivals: Tensor
     dense: DenseKernels
 
     scripted: ClassVar[bool] = False
@@ -67,8 +65,7 @@ class TritonOps(Ops):
     @classmethod
     def sized(cls, limits: DeviceLimits, *, device: torch.device, vendor: VendorProducts | None = None) -> Self:
         """The operations for a device with these limits, with the vendor's products or without."""
-        arrivals = torch.zeros(max_programs(limits.num_sms), dtype=torch.int32, device=device)
-        return cls(limits, arrivals, DenseKernels(limits, vendor))
+        return cls(limits, DenseKernels(limits, vendor))
 
     @override
     def settle(self) -> None:
@@ -128,7 +125,7 @@ class TritonOps(Ops):
         if plan is None:
             queries = rope_write_kv(qkv, batch, cache, spec, overlap=overlap)
             return attention(queries, batch, cache, spec, limits=self.limits, own=qkv, overlap=overlap)
-        return decode_attention(qkv, batch, cache, spec, plan=plan, arrivals=self.arrivals, overlap=overlap)
+        return decode_attention(qkv, batch, cache, spec, plan=plan, overlap=overlap)
 
     @override
     def silu_mul(self, gate_up: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Starting a kernel while the one before it still runs: programmatic dependent launch (compute capability 9.0 on).
 
 A decode step's launches are short. Without overlap each waits for its predecessor's last program, starts up, then loads
-its first weights. With overlap a kernel starts as soon as all programs of its predecessor have started. It prefetches
-data that no running kernel writes (weights, the cache's history), and only then waits. See "Programmatic Dependent
+its first weights. With overlap a kernel starts when all programs of its predecessor let it (`AT_ONCE`, `PREPARED`, `WAITED`). It
+prefetches data that no running kernel writes (weights, the cache's history), and only then waits. See "Programmatic Dependent
 Launch" in the CUDA C++ Programming Guide.
 
 Three rules make this safe. In every launch at least one program waits before it ends, so a kernel's end implies the end of
@@ -20,13 +20,31 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+AT_ONCE, PREPARED, WAITED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+"""When a kernel lets the next one start: as its first act; when it has asked for what it reads early; or when its own wait is over.
+
+Earlier is not always better. Kernels that have started and wait take the room of those whose turn it is, and a kernel that starts late
+loads its weights late. Which one is fastest depends on the room that its neighbours take
+(docs/benchmarks.md#when-the-next-kernel-starts).
+"""
+
 
 @triton.jit
-def wait_for_previous(OVERLAP: tl.constexpr) -> None:
-    """Let the next kernel start, and wait until all stores of earlier kernels are visible."""
-    if OVERLAP:
+def start_next(NEXT: tl.constexpr, OVERLAP: tl.constexpr) -> None:
+    """The first act of a kernel that may let the next one start AT_ONCE."""
+    if OVERLAP and NEXT == AT_ONCE:
         tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_previous(OVERLAP: tl.constexpr, NEXT: tl.constexpr = PREPARED) -> None:
+    """Wait until all stores of earlier kernels are visible. Let the next kernel start before or after that."""
+    if OVERLAP:
+        if NEXT == PREPARED:
+            tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        if NEXT == WAITED:
+            tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
@@ -44,8 +62,7 @@ ALONE, FIRST, SECOND = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 def begin(PLACE: tl.constexpr, OVERLAP: tl.constexpr) -> None:
     """`wait_for_previous`, or the beginning of a kernel of a pair."""
     if PLACE == FIRST:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+        wait_for_previous(True, WAITED)
     elif PLACE == SECOND:
         tl.extra.cuda.gdc_launch_dependents()
         # What earlier kernels stored is visible to programs that waited. These have not: they forget what they may have cached.

@@ -225,7 +225,6 @@ def test_decodes_and_verifies_alone(queries: int, prompt: Prompt, ops: TritonOps
         if start + queries <= LENGTH:
             prompt.check(by(ops), [(start, queries)])
             prompt.check(by(ops), [(start, queries)], BOUND)
-    assert not ops.arrivals.any()
 
 
 @pytest.mark.parametrize(("prompt", "num_sms"), by_layer({"8": 8, "40": 40}), indirect=["prompt"])

@@ -1,13 +1,12 @@
-"""Decodes and verifies in one or two launches: (QK-norm,) rotation, cache write and attention of a few tokens a row.
+"""Decodes and verifies in two launches: (QK-norm,) rotation, cache write and attention of a few tokens a row.
 
 A program owns one row, one key/value head and some tiles of the row's history. It rotates the row's queries of the heads
 that share the key/value head, packed into one tile, and attends to its tiles of keys through the block table
 (`online_softmax.py`). The program whose tiles hold the new tokens' positions first rotates the new keys and writes keys and
 values to the cache, and then reads them there like all others.
 
-Programs share a history (Flash-Decoding, Dao et al. 2023), and a second launch joins its tiles (`join.py`). The tiles of a single row of
-narrow heads are joined by the last program to arrive (`plan.py`). A CUDA graph's bucket decides the number of programs, but the row
-decides the number of keys: a program without tiles is short.
+Programs share a history (Flash-Decoding, Dao et al. 2023), and a second launch joins its tiles (`join.py`). A CUDA graph's bucket
+decides the number of programs, but the row decides the number of keys: a program without tiles is short.
 
 Not here: many rows and prompt chunks (`ragged.py`, `rope.py`), and the number of programs (`plan.py`).
 """
@@ -25,11 +24,11 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.decode_parts import angles, cache_offset, load_with_partner, rotate
 from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs, multiplies_float16
-from draftline.kernels.triton.attention.join import FEW_TOGETHER, TileStates, join_stored, join_tiles, store_tile
+from draftline.kernels.triton.attention.join import TileStates, join_tiles, store_tile
 from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, rounded
 from draftline.kernels.triton.attention.online_softmax import tile_state
 from draftline.kernels.triton.attention.plan import MAX_QUERIES, DecodePlan
-from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+from draftline.kernels.triton.overlap import launch_options, prefetch, start_next, wait_for_previous
 from draftline.kernels.triton.rows import empty_rows
 
 _LOG2_E = math.log2(math.e)
@@ -114,7 +113,6 @@ def _decode_attention_kernel(
     out: tl.tensor,
     partial: tl.tensor,
     stats: tl.tensor,
-    arrivals: tl.tensor,
     cache_index: tl.tensor,
     query_starts: tl.tensor,
     context_lens: tl.tensor,
@@ -139,11 +137,11 @@ def _decode_attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     NEW: tl.constexpr,
-    JOINS: tl.constexpr,
     WINDOWED: tl.constexpr,
     PAIRS: tl.constexpr,
     QK_NORM: tl.constexpr,
     EARLY: tl.constexpr,
+    NEXT: tl.constexpr,
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
@@ -152,8 +150,8 @@ def _decode_attention_kernel(
     With EARLY, a program loads its first tile before it waits, and puts the new token there itself: to read that again from the
     cache would take long.
     """
+    start_next(NEXT, OVERLAP)
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
-    JOINED: tl.constexpr = triton.next_power_of_2(QUERIES * GROUP)
     # The type in which keys and values are multiplied.
     DTYPE: tl.constexpr = tl.float16 if PAIRS else qkv.dtype.element_ty
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -225,7 +223,7 @@ def _decode_attention_kernel(
     if QK_NORM:
         query_weight = load_with_partner(query_norm, dim, dim_mask, HEAD_DIM)
         key_weight = load_with_partner(key_norm, dim, dim_mask, HEAD_DIM)
-    wait_for_previous(OVERLAP)
+    wait_for_previous(OVERLAP, NEXT)
     if query_len == 0:
         return
 
@@ -256,8 +254,7 @@ def _decode_attention_kernel(
             tl.store(value_scales + entry, value_scale, mask=owned)
 
     lane = tl.arange(0, BLOCK_M)
-    first_state = row.to(tl.int64) * longest * NUM_HEADS + kv_head * GROUP
-    stored = first_state + lane // GROUP * NUM_HEADS + lane % GROUP
+    stored = (row.to(tl.int64) * longest + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP
     if EARLY:
         is_new_place = (first_place == history)[:, None]
         first_key = tl.where(is_new_place, _alone(rounded(rotated_key, key_scale, keys)), first_key)
@@ -282,21 +279,6 @@ def _decode_attention_kernel(
         target = stored + (tile - row_tile) * tile_stride
         store_tile(partial, stats, target, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
 
-    if JOINS:
-        # All threads' stores come before the one that announces them.
-        tl.debug_barrier()
-        arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
-        if arrived == tl.cdiv(num_tiles, share) - 1:
-            tl.store(arrivals + tl.program_id(0), 0)
-            joined = tl.arange(0, JOINED)
-            head = joined // GROUP * NUM_HEADS + joined % GROUP
-            joined_mask = joined < num_lanes
-            result = join_stored(
-                partial, stats, first_state + head, joined_mask, tile_stride, num_tiles, HEAD_DIM, BLOCK_D, FEW_TOGETHER
-            )
-            destination = out + (token * NUM_HEADS + kv_head * GROUP + head)[:, None] * HEAD_DIM + dim
-            tl.store(destination, result.to(out.dtype.element_ty), mask=joined_mask[:, None] & dim_mask)
-
 
 def decode_attention(
     qkv: Tensor,
@@ -305,7 +287,6 @@ def decode_attention(
     spec: AttentionSpec,
     *,
     plan: DecodePlan,
-    arrivals: Tensor,
     overlap: bool,
 ) -> Tensor:
     """``Ops.rope_attention`` of rows with up to ``plan.queries`` query tokens; rows of padding have none.
@@ -316,7 +297,6 @@ def decode_attention(
         cache: the layer's keys and values.
         spec: the layer's attention, without a soft cap.
         plan: the tile of each program, the query tokens that it holds, and the most tiles of a history.
-        arrivals: at least R * G int32 zeros, left as zeros; no other stream may use them meanwhile.
         overlap: start before the previous kernel has ended.
     """
     tokens = qkv.shape[0]
@@ -340,7 +320,6 @@ def decode_attention(
         out,
         states.partial,
         states.stats,
-        arrivals,
         batch.cache_index,
         batch.query_starts,
         batch.context_lens,
@@ -365,17 +344,16 @@ def decode_attention(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         NEW=1 if plan.queries == 1 else MAX_QUERIES,
-        JOINS=plan.joins,
         WINDOWED=spec.window is not None,
         PAIRS=multiplies_float16(cache.keys, qkv),
         QK_NORM=spec.norms is not None,
         EARLY=plan.early and batch.settled and cache.keys.dtype == qkv.dtype,
+        NEXT=plan.starts_next,
         OVERLAP=overlap,
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         **launch_options(overlap),
     )
-    if not plan.joins:
-        join_tiles(states, out, batch, spec.window, tile.block_n, overlap=overlap)
+    join_tiles(states, out, batch, spec.window, tile.block_n, starts_next=plan.starts_next, overlap=overlap)
     return out

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.attention.online_softmax import NO_KEY, divisor, join
-from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.overlap import PREPARED, launch_options, start_next, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
 
-FEW_TOGETHER = tl.constexpr(8)
+_FEW_TOGETHER = 8
 """Tiles that are loaded at a time, where few programs join."""
 
 _MANY_TOGETHER, _MANY_PROGRAMS = 16, 128
@@ -141,9 +141,11 @@ def _join_kernel(
     BLOCK_N: tl.constexpr,
     TOGETHER: tl.constexpr,
     WINDOWED: tl.constexpr,
+    NEXT: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
     """Join the tiles of one query token and head."""
+    start_next(NEXT, OVERLAP)
     pid = tl.program_id(0)
     head = pid % NUM_HEADS
     row = pid // NUM_HEADS // max_query
@@ -151,7 +153,7 @@ def _join_kernel(
     row_start = tl.load(query_starts + row)
     query_len = tl.load(query_starts + row + 1) - row_start
     context_len = tl.load(context_lens + row)
-    wait_for_previous(OVERLAP)
+    wait_for_previous(OVERLAP, NEXT)
     if (row_query >= query_len) | (query_len > max_query):
         return
     first_tile = 0
@@ -166,7 +168,14 @@ def _join_kernel(
 
 
 def join_tiles(
-    states: TileStates, out: Tensor, batch: Batch, window: int | None, block_n: int, *, overlap: bool
+    states: TileStates,
+    out: Tensor,
+    batch: Batch,
+    window: int | None,
+    block_n: int,
+    *,
+    starts_next: int = PREPARED.value,
+    overlap: bool,
 ) -> None:
     """Write the attention of all rows that have no more query tokens than there are states of.
 
@@ -176,6 +185,7 @@ def join_tiles(
         batch: the rows.
         window: positions that a query sees, or None for all.
         block_n: keys of a tile.
+        starts_next: when the next kernel may start, as `overlap.py` names the times.
         overlap: start before the previous kernel has ended.
     """
     rows, queries, num_heads, head_dim = states.partial.shape[1:]
@@ -193,8 +203,9 @@ def join_tiles(
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         BLOCK_N=block_n,
-        TOGETHER=_MANY_TOGETHER if programs > _MANY_PROGRAMS else FEW_TOGETHER.value,
+        TOGETHER=_MANY_TOGETHER if programs > _MANY_PROGRAMS else _FEW_TOGETHER,
         WINDOWED=window is not None,
+        NEXT=starts_next,
         OVERLAP=overlap,
         num_warps=max(block_d // 64, 1),
         **launch_options(overlap),

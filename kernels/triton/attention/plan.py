@@ -19,6 +19,7 @@ from torch import Tensor
 from draftline.kernels.batch import LayerCache
 from draftline.kernels.triton.attention.fp8_cache import MAX_PAIR_ROWS, multiplies_float16
 from draftline.kernels.triton.device import DeviceLimits, fitting
+from draftline.kernels.triton.overlap import AT_ONCE, PREPARED
 
 SHORT_QUERY = 32
 """The longest query of decodes and verifies, which have a small tile. Longer ones (prompt chunks) have a large one."""
@@ -46,8 +47,7 @@ _PROGRAMS_PER_SM = 2
 """Programs of a multiprocessor that load ahead."""
 
 _WIDE_HEAD = 128
-"""The size of heads of which one program that loads ahead reads a history sooner than two that share it. A single row of narrower ones
-is joined sooner by the last of its programs than by a launch, which takes a microsecond to begin."""
+"""The size of heads of which one program that loads ahead reads a history sooner than two that share it."""
 
 _SHARED_BY = 16
 """Programs that share a decode's history have several tiles each where they are at most so many."""
@@ -353,16 +353,16 @@ class DecodePlan:
         queries: query tokens a row that the tile has room for.
         num_splits: programs that share one row's history.
         max_tiles: the most key tiles of a history.
-        joins: whether the last of them joins the tiles; else a second launch does.
         early: whether they load their first tile before they wait for the kernel before, where it is settled what that reads.
+        starts_next: when attention and join let the next kernel start, as `overlap.py` names the times.
     """
 
     tile: Tile
     queries: int
     num_splits: int
     max_tiles: int
-    joins: bool
     early: bool
+    starts_next: int
 
 
 @lru_cache(maxsize=64)
@@ -392,6 +392,7 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
         tile = _loading_ahead(shape, tile, _AHEAD[1:])
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
     splits, tiles = num_splits(shape, rows, context, rows * longest), shape.num_tiles(context)
-    # More rows would hold more tiles in registers than they gain by it.
-    alone, wide = rows == longest == 1, shape.head_dim >= _WIDE_HEAD
-    return DecodePlan(tile, queries, splits, tiles, joins=alone and not wide, early=alone and wide)
+    # Programs of narrow heads leave room for the kernels that follow. More rows would hold more tiles in registers than they gain by it.
+    narrow = shape.head_dim < _WIDE_HEAD
+    starts_next = (AT_ONCE if narrow else PREPARED).value
+    return DecodePlan(tile, queries, splits, tiles, early=narrow and rows == longest == 1, starts_next=starts_next)

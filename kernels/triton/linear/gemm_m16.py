@@ -25,7 +25,15 @@ from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.linear.row_norm import MOST_CHANNELS, MOST_ROWS, WARPS, inverse_norms, repeated, rows_read
 from draftline.kernels.triton.linear.smaller import smaller_early_product
-from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+from draftline.kernels.triton.overlap import (
+    AT_ONCE,
+    PREPARED,
+    WAITED,
+    launch_options,
+    prefetch,
+    start_next,
+    wait_for_previous,
+)
 from draftline.kernels.triton.pointwise.norms import normalized
 from draftline.kernels.triton.rows import empty_rows
 from draftline.kernels.triton.tuples import no_tensors
@@ -41,6 +49,9 @@ _EARLY_CHANNELS = 1024
 
 _MANY_ROWS = 8192
 """Weight rows of which a device cannot hold all programs at once."""
+
+_LONG_READ = 4096
+"""The fewest channels of which a program reads so long that the next kernel's first weights should be on their way meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +128,14 @@ def _gemm_m16_kernel(
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
+    NEXT: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
     """With SwiGLU the weight is [2 N, K]: gates first. LAST is the width of the last tile, 0 if BLOCK_K divides K.
 
     A program reads TOKENS rows of x: with NORM_ROWS, as `rows_read` says, else BLOCK_M.
     """
+    start_next(NEXT, OVERLAP)
     BLOCK_N: tl.constexpr = ROWS // 2 if SWIGLU else ROWS
     LEFT: tl.constexpr = ROWS >= 64
     WHOLE: tl.constexpr = K // BLOCK_K * BLOCK_K
@@ -146,8 +159,7 @@ def _gemm_m16_kernel(
         last_scale = tl.load(norm + last_channel, mask=last_channel < K, other=0.0) if NORM_ROWS else 1.0
     if OVERLAP and AHEAD > 0:
         prefetch(row_start + tl.minimum(EARLY * BLOCK_K + tl.arange(0, AHEAD // 64)[None, :] * 64, K - 1))
-    # The next kernel starts only now: kernels that are further ahead would take the room of those whose turn it is.
-    wait_for_previous(OVERLAP)
+    wait_for_previous(OVERLAP, NEXT)
     values = no_tensors()
     for early in tl.static_range(EARLY):
         values += (tl.load(x_start + early * BLOCK_K + channel, mask=seen, other=0.0),)
@@ -208,6 +220,19 @@ def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
     if k > 1536:
         return GemmM16Config(64, 128, early=4, num_stages=5, ahead=1024)
     return GemmM16Config(32, 512, early=2, num_stages=4, ahead=1024)
+
+
+def _starts_next(config: GemmM16Config, x: Tensor, *, attends: bool, limits: DeviceLimits) -> tl.constexpr:
+    """When the next kernel may start, which with ``attends`` is attention, whose programs take much room."""
+    rows, k = x.shape
+    if k >= _LONG_READ:
+        return AT_ONCE
+    if not attends:
+        return PREPARED
+    fills = 2 * config.shared_bytes(limits, k, x.element_size()) > limits.shared_bytes
+    if rows == 1:
+        return PREPARED if fills else AT_ONCE
+    return WAITED if fills else PREPARED
 
 
 def can_normalize(x: Tensor, weight: Tensor) -> bool:
@@ -274,6 +299,7 @@ def gemm_m16(
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,
+        NEXT=_starts_next(config, x, attends=norm is not None and not swiglu, limits=limits).value,
         OVERLAP=overlap,
         num_warps=WARPS,
         num_stages=config.num_stages,

@@ -77,15 +77,12 @@ def assert_as_one_by_one(
     qkv = draw(tokens + 1, (num_heads + 2 * num_kv_heads) * head_dim)
     ops = TritonOps.sized(DeviceLimits.known(80, num_sms), device=rng.device)
     spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
-    # The second time on the first one's leftovers: programs count arrivals.
-    for _ in range(2):
-        # A copy: the operation may rotate it in place.
-        out = ops.rope_attention(qkv.clone(), padded(batch, 512), LayerCache(keys, values), spec)
-        expected = ReferenceOps().rope_attention(qkv[:tokens], batch, LayerCache(expected_keys, expected_values), spec)
-        assert_close(out[:tokens], expected, rtol=1e-4, atol=1e-5)
-        assert_close(keys, expected_keys)
-        assert_close(values, expected_values)
-        assert not ops.arrivals.any()
+    # A copy: the operation may rotate it in place.
+    out = ops.rope_attention(qkv.clone(), padded(batch, 512), LayerCache(keys, values), spec)
+    expected = ReferenceOps().rope_attention(qkv[:tokens], batch, LayerCache(expected_keys, expected_values), spec)
+    assert_close(out[:tokens], expected, rtol=1e-4, atol=1e-5)
+    assert_close(keys, expected_keys)
+    assert_close(values, expected_values)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +180,7 @@ def test_verifies_with_split_histories(
 def test_a_single_row_has_the_same_bits_however_it_is_planned(
     context: int, window: int | None, rng: torch.Generator
 ) -> None:
-    """With its first tile loaded early or late, and its tiles joined by the last program or by another launch."""
+    """With its first tile loaded early or late, and its history shared or not."""
     batch, pool = make_batch((1,), (context,), rng)
     history = torch.randn(2, pool, BLOCK_SIZE, 2, 24, generator=rng, device=rng.device)
     rope = torch.randn(context, 2, 12, generator=rng, device=rng.device)
@@ -192,15 +189,14 @@ def test_a_single_row_has_the_same_bits_however_it_is_planned(
     spec = AttentionSpec(rope, 24**-0.5, window, norms=norms, eps=EPS)
     results = []
     ops = TritonOps.sized(DeviceLimits.known(80, 20), device=rng.device)
-    for joins, early, settled, num_splits in product((True, False), (True, False), (True, False), (1, 5)):
+    for early, settled, num_splits in product((True, False), (True, False), (1, 5)):
         cache = LayerCache(*history.clone())
         plan = plan_decode(AttentionShape.of(2, qkv, cache, ops.limits), (1,), (512,))
         assert plan is not None
-        plan = dataclasses.replace(plan, num_splits=num_splits, joins=joins, early=early)
+        plan = dataclasses.replace(plan, num_splits=num_splits, early=early)
         asked = dataclasses.replace(batch, settled=settled)
-        out = decode_attention(qkv, asked, cache, spec, plan=plan, arrivals=ops.arrivals, overlap=False)
+        out = decode_attention(qkv, asked, cache, spec, plan=plan, overlap=False)
         results.append((out, cache.keys, cache.values))
-        assert not ops.arrivals.any()
     for others in results[1:]:
         assert all(map(torch.equal, results[0], others))
 

@@ -16,6 +16,7 @@ from draftline.kernels.triton.attention.plan import (
     plan_decode,
 )
 from draftline.kernels.triton.device import DeviceLimits
+from draftline.kernels.triton.overlap import AT_ONCE, PREPARED
 
 H200 = DeviceLimits.known(90, 132)
 LLAMA_8B = AttentionShape(group=4, num_kv_heads=8, head_dim=128, limits=H200)
@@ -172,15 +173,14 @@ def test_rows_that_fill_the_device_are_rotated_and_written_by_their_own_kernel()
         assert plan_decode(LLAMA_8B, (length,) * (rows + 1), (500,) * (rows + 1)) is None
 
 
-def test_only_single_decodes_are_joined_by_their_last_program_or_load_early() -> None:
-    """Those of narrow heads are the former, and those of wide ones the latter."""
-
-    def plans(shape: AttentionShape) -> list[tuple[bool, bool]]:
+def test_narrow_heads_let_the_next_kernel_start_at_once_and_a_single_row_of_them_loads_early() -> None:
+    def plans(shape: AttentionShape) -> list[tuple[int, bool]]:
         chosen = [plan_decode(shape, (length,) * rows, (500,) * rows) for rows, length in ((1, 1), (1, 5), (2, 1))]
-        return [(plan.joins, plan.early) for plan in chosen if plan is not None]
+        return [(plan.starts_next, plan.early) for plan in chosen if plan is not None]
 
-    assert plans(LLAMA_8B) == [(False, True), (False, False), (False, False)]
-    assert plans(dataclasses.replace(LLAMA_8B, head_dim=64)) == [(True, False), (False, False), (False, False)]
+    at_once, prepared = AT_ONCE.value, PREPARED.value
+    assert plans(LLAMA_8B) == [(prepared, False)] * 3
+    assert plans(dataclasses.replace(LLAMA_8B, head_dim=64)) == [(at_once, True), (at_once, False), (at_once, False)]
 
 
 def test_few_programs_load_tiles_ahead() -> None:

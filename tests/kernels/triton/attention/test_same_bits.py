@@ -70,8 +70,7 @@ def in_one_launch(num_splits: int) -> Run:
         plan = plan_decode(shape_of(qkv, layer, spec), batch.query_lens_host, batch.context_lens_host)
         assert plan is not None
         plan = dataclasses.replace(plan, num_splits=num_splits)
-        arrivals = torch.zeros(132, dtype=torch.int32, device=qkv.device)
-        return decode_attention(qkv, batch, layer, spec, plan=plan, arrivals=arrivals, overlap=False)
+        return decode_attention(qkv, batch, layer, spec, plan=plan, overlap=False)
 
     return run
 

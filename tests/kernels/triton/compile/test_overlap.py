@@ -22,6 +22,9 @@ for launch in collect(CASES, OPS[90]):
 for launch in collect({"pair": CASES["llama-8b-pair"]}, OPS[90]):
     if launch.kernel == "_attention_kernel":
         chosen[("alone", "first", "second")[dict(launch.constants)["PLACE"]]] = launch
+for case in "smollm2-135m-one", "qwen3-0.6b-one", "qwen3-0.6b-two", "llama-8b-one":
+    for launch in collect({case: CASES[case]}, OPS[90]):
+        chosen.setdefault(f"{case} {launch.kernel}", launch)
 print(json.dumps({kernel: compiled(launch, 90).asm["ptx"] for kernel, launch in chosen.items()}))
 """
 
@@ -66,3 +69,34 @@ def test_the_second_of_a_pair_waits_last(code: dict[str, str]) -> None:
     assert "cp.async" not in second[:fence]
     assert second.rindex("st.global") < second.index("griddepcontrol.wait")
     assert second.count("griddepcontrol.wait") == 1
+
+
+PLACES = ("griddepcontrol.launch_dependents", "ld.global", "griddepcontrol.wait", "st.global")
+"""Of these, the first of each kind shows when a kernel lets the next one start."""
+
+
+def in_order(code: str) -> list[str]:
+    return sorted(PLACES, key=code.index)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "smollm2-135m-one _gemm_m16_kernel",
+        "smollm2-135m-one _decode_attention_kernel",
+        "smollm2-135m-one _join_kernel",
+        "llama-8b-one _gemm_m16_kernel",
+    ],
+)
+def test_small_kernels_of_a_single_row_and_long_products_let_the_next_start_at_once(
+    kernel: str, code: dict[str, str]
+) -> None:
+    """The first product of a layer is the one before attention."""
+    starts, reads, waits, writes = PLACES
+    assert in_order(code[kernel]) == [starts, reads, waits, writes]
+
+
+def test_a_large_product_lets_attention_start_when_it_has_loaded_or_waited(code: dict[str, str]) -> None:
+    starts, reads, waits, writes = PLACES
+    assert in_order(code["qwen3-0.6b-one _gemm_m16_kernel"]) == [reads, starts, waits, writes]
+    assert in_order(code["qwen3-0.6b-two _gemm_m16_kernel"]) == [reads, waits, starts, writes]
