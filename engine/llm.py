@@ -307,9 +307,10 @@ class _Batch:
 
     def _sink(self, updates: Sequence[tuple[str, Update]]) -> None:
         for request_id, update in updates:
-            if request_id not in self._running:
+            running = self._running.get(request_id)
+            if running is None:
                 continue  # it has failed
-            _, built = self._running[request_id]
+            _, built = running
             for each in built.reader.read(update):
                 if built.accumulator.take(each):
                     self._ended.append(request_id)

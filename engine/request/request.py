@@ -324,7 +324,9 @@ def _sequences(request: EngineRequest, compiled: CompiledConstraint | None, now:
     prompt_len = len(request.prompt_token_ids)
     # Every output has a seed of its own. Only the first one computes the whole prompt, so only it can return the
     # prompt's log-probabilities: they are the same for all.
-    followers = request.sampling.model_copy(update={"prompt_logprobs": None})
+    followers = request.sampling
+    if followers.prompt_logprobs is not None:
+        followers = followers.model_copy(update={"prompt_logprobs": None})
     sequences: list[Sequence] = []
     for index in range(request.sampling.n):
         sequences.append(

@@ -35,6 +35,7 @@ class Accumulator:
         match update:
             case Delta():
                 self._add(update)
+                return False
             case Finished():
                 output = self._output.outputs[update.index]
                 output.finish_reason = update.finish_reason.name.lower()

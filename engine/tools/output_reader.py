@@ -111,17 +111,16 @@ class RequestReader(UpdateReader):
 
     @override
     def read(self, update: Update) -> tuple[Update, ...]:
-        self._left = 0 if update.ends_request else self._left - update.ends_output
-        if self._has_failed:
-            return ()
         try:
             match update:
                 case Delta():
-                    return (self._outputs[update.index].delta(update),)
+                    return () if self._has_failed else (self._outputs[update.index].delta(update),)
                 case Finished():
-                    return self._outputs[update.index].end(update)
+                    self._left -= 1
+                    return () if self._has_failed else self._outputs[update.index].end(update)
                 case Failed():
-                    return (update,)
+                    self._left = 0
+                    return () if self._has_failed else (update,)
         except Exception as error:
             logger.error("an output cannot be read", exc_info=error)
             self._has_failed = True
