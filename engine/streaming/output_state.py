@@ -167,7 +167,8 @@ class OutputState:
         before = length = len(self.sequence.tokens)
         # The common case: no token can end it.
         if length + len(tokens) < self._unchecked_len and self._ends.isdisjoint(tokens):
-            return tokens, detokenizer.push_unchecked(b"".join(map(bytes_of, tokens))), None
+            data = bytes_of(tokens[0]) if len(tokens) == 1 else b"".join(map(bytes_of, tokens))
+            return tokens, detokenizer.push_unchecked(data), None
         text = ""
         for token in tokens:
             length += 1
