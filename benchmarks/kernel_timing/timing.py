@@ -21,6 +21,7 @@ _CACHE_BYTES = 400 * 2**20
 """The size of all copies of an input: several times the largest L2 cache."""
 
 _STREAMS = 6
+"""More than four, as in an engine: from the fifth on, their number changes nothing."""
 
 _MAX_FAILURES = 12
 """The most failures in the table; the saved results have all."""
@@ -32,8 +33,8 @@ def copies_beyond_cache(num_bytes: int, max_copies: int = 64) -> int:
 
 
 @cache
-def _streams_of_an_engine() -> tuple[torch.cuda.Stream, ...]:
-    """As many streams as an engine has, each used once: with fewer than five, launches overlap in another way.
+def _more_streams() -> tuple[torch.cuda.Stream, ...]:
+    """Streams that have each been used once: with fewer than five in a process, launches overlap in another way.
 
     See docs/benchmarks.md#when-the-next-kernel-starts.
     """
@@ -47,7 +48,7 @@ def _streams_of_an_engine() -> tuple[torch.cuda.Stream, ...]:
 
 def graph_time(calls: Sequence[Call], budget_ms: float = 60.0) -> float:
     """Microseconds a call: the median over replays of one CUDA graph that holds all calls in order."""
-    _streams_of_an_engine()
+    _more_streams()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -146,8 +146,6 @@ class Row:
 
         These are the sampled positions, or all positions if the row has known predictions.
         """
-        if self.sequence.sampling.prompt_logprobs is None:
-            return self.samples
         return self.count + self.drafts if self.known_predictions else self.samples
 
 

@@ -43,9 +43,9 @@ class Planner:
 
         # A decoding sequence is owed one token. It is owed a block if that token is the first of a new block.
         prompts_run = False
-        self._running = [(sequence, sequence.known) for sequence in cache.running]
-        for sequence, known in self._running:
-            if known >= sequence.max_len or (sequence.constraint is not None and sequence.waits_for_host):
+        for sequence in cache.running:
+            known = sequence.known
+            if known >= sequence.max_len or sequence.waits_for_host:
                 continue
             if known - sequence.computed == 1:
                 self._owed_tokens += 1
@@ -75,17 +75,16 @@ class Planner:
 
     def _plan_running(self) -> None:
         size = self._cache.block_size
-        for sequence, known in self._running:
+        for sequence in tuple(self._cache.running):
             # All later sequences have been preempted too, or get no token either.
             slot = sequence.slot
             if slot is None or self._tokens < 1:
                 break
 
             # A step in flight ends the sequence, or the host must read a step before it can plan the next.
+            known = sequence.known
             pending = known - sequence.computed
-            if known >= sequence.max_len and sequence.unread:
-                continue
-            if sequence.constraint is not None and sequence.waits_for_host:
+            if (known >= sequence.max_len and sequence.unread) or sequence.waits_for_host:
                 continue
             if pending < 1 or known >= sequence.max_len:
                 raise RuntimeError(

@@ -15,7 +15,6 @@ from draftline.engine.outputs import (
     Update,
     Usage,
 )
-from draftline.engine.request.constraints import OutputConstraint
 from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.launched_step import Logprobs
@@ -137,7 +136,7 @@ class OutputState:
 
         # The output may end before the last accepted token. Its constraint follows the kept tokens.
         kept, text, end = self._until_end(tokens)
-        follows = constraint is None or self._advance_constraint(constraint, kept, end)
+        follows = self._advance_constraint(kept, end)
 
         # Drafts after the end count as rejected.
         self._steps += 1
@@ -208,16 +207,17 @@ class OutputState:
             synthetic=self._synthetic,
         )
 
-    def _advance_constraint(self, constraint: OutputConstraint, kept: tuple[int, ...], end: _End | None) -> bool:
+    def _advance_constraint(self, kept: tuple[int, ...], end: _End | None) -> bool:
         """Advance the constraint by the kept tokens.
 
         Returns:
-            Whether it allows them, or has failed before.
+            Whether it allows them, if there is one.
 
         Raises:
             ConstraintLimitError: the constraint cannot follow the text within its limits.
         """
-        if constraint.fault is not None:
+        constraint = self.sequence.constraint
+        if constraint is None or constraint.fault is not None:
             return True
         matcher = constraint.progress.matcher
         if end is not None and end.cuts_text:

@@ -111,16 +111,18 @@ class RequestReader(UpdateReader):
 
     @override
     def read(self, update: Update) -> tuple[Update, ...]:
+        if update.ends_output:
+            self._left = 0 if update.ends_request else self._left - 1
+        if self._has_failed:
+            return ()
         try:
             match update:
                 case Delta():
-                    return () if self._has_failed else (self._outputs[update.index].delta(update),)
+                    return (self._outputs[update.index].delta(update),)
                 case Finished():
-                    self._left -= 1
-                    return () if self._has_failed else self._outputs[update.index].end(update)
+                    return self._outputs[update.index].end(update)
                 case Failed():
-                    self._left = 0
-                    return () if self._has_failed else (update,)
+                    return (update,)
         except Exception as error:
             logger.error("an output cannot be read", exc_info=error)
             self._has_failed = True

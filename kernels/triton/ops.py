@@ -60,10 +60,10 @@ class TritonOps(Ops):
         """The operations sized for one CUDA device."""
         limits = DeviceLimits.of(device)
         vendor = VendorProducts(device, Path(triton.knobs.cache.dir), limits)
-        return TritonOps.sized(limits, device=device, vendor=vendor)
+        return TritonOps.sized(limits, vendor)
 
     @classmethod
-    def sized(cls, limits: DeviceLimits, *, device: torch.device, vendor: VendorProducts | None = None) -> Self:
+    def sized(cls, limits: DeviceLimits, vendor: VendorProducts | None = None) -> Self:
         """The operations for a device with these limits, with the vendor's products or without."""
         return cls(limits, DenseKernels(limits, vendor))
 

@@ -30,7 +30,7 @@ def devices() -> tuple[TritonOps, TritonOps]:
     device = torch.device("cuda")
     limits = DeviceLimits.of(device)
     less = dataclasses.replace(limits, shared_bytes=min(limits.shared_bytes, SHARED_BYTES[86]))
-    return TritonOps.sized(limits, device=device), TritonOps.sized(less, device=device)
+    return TritonOps.sized(limits), TritonOps.sized(less)
 
 
 @pytest.fixture

@@ -137,7 +137,7 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
         setattr(graphs, name, stand_in)
     eager.upload = _upload  # type: ignore[attr-defined]
     config = config_from_hf(SHAPES[shape])
-    ops = TritonOps.sized(DeviceLimits.known(90, 132), device=META)
+    ops = TritonOps.sized(DeviceLimits.known(90, 132))
     model = build_model(_Checkpoint(config), config, ops, torch.bfloat16, META)
     cache = KVCache.allocate(
         config.num_layers, 64, 16, config.num_kv_heads, config.head_dim, dtype=torch.bfloat16, device=META

@@ -77,7 +77,7 @@ def drafted(ops: Ops, drafts: list[int], fields: Fields) -> tuple[Tensor, Tensor
 @torch.inference_mode()
 def test_the_kernels_draft_as_the_reference_does(drafts: list[int], fields: Fields) -> None:
     expected = drafted(ReferenceOps(), drafts, fields)
-    triton = TritonOps.sized(DeviceLimits.known(80, 8), device=DEVICE)
+    triton = TritonOps.sized(DeviceLimits.known(80, 8))
     tokens, keys, values = drafted(triton, drafts, fields)
     assert torch.equal(tokens, expected[0])
     torch.testing.assert_close(keys, expected[1], atol=1e-4, rtol=1e-4)

@@ -15,14 +15,14 @@ def _vendor(device: torch.device, kernels: str) -> Ops:
     from draftline.engine.bench.ablation.vendor_ops import VendorOps  # imports Triton, which a CPU runs without
     from draftline.kernels.triton.device import DeviceLimits
 
-    return VendorOps.sized(DeviceLimits.of(device), device=device)
+    return VendorOps.sized(DeviceLimits.of(device))
 
 
 def _reference_attention(device: torch.device, kernels: str) -> Ops:
     from draftline.engine.bench.ablation.vendor_ops import ReferenceAttentionOps
     from draftline.kernels.triton.device import DeviceLimits
 
-    return ReferenceAttentionOps.sized(DeviceLimits.of(device), device=device)
+    return ReferenceAttentionOps.sized(DeviceLimits.of(device))
 
 
 _CHANGES: Mapping[str, Callable[[Substitutes], Substitutes]] = {

@@ -21,12 +21,9 @@ from draftline.kernels.triton.attention.online_softmax import NO_KEY, divisor, j
 from draftline.kernels.triton.overlap import PREPARED, launch_options, start_next, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
 
-_FEW_TOGETHER = 8
-"""Tiles that are loaded at a time, where few programs join."""
-
-_MANY_TOGETHER, _MANY_PROGRAMS = 16, 128
-"""The same where more programs join than so many: a load takes longer then. With few programs it would be longer code and a longer
-chain for the short histories, and gain nothing."""
+_FEW_TOGETHER, _MANY_TOGETHER, _MANY_PROGRAMS = 8, 16, 128
+"""Tiles that are loaded at a time, and where more programs join than so many: a load takes longer then. With few programs it would be
+longer code and a longer chain for the short histories, and gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)

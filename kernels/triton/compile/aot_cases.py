@@ -28,8 +28,7 @@ _SMS = {80: 108, 86: 82, 89: 128, 90: 132, 100: 148, 120: 84}
 """Multiprocessors of an A100, RTX 3090, RTX 4090, H200, B200 and RTX 5080."""
 
 OPS: dict[int, Ops] = {
-    capability: TritonOps.sized(DeviceLimits.known(capability, num_sms), device=_META)
-    for capability, num_sms in _SMS.items()
+    capability: TritonOps.sized(DeviceLimits.known(capability, num_sms)) for capability, num_sms in _SMS.items()
 }
 """The operations by compute capability."""
 

@@ -223,7 +223,7 @@ def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
 
 
 def _starts_next(config: GemmM16Config, x: Tensor, *, attends: bool, limits: DeviceLimits) -> tl.constexpr:
-    """When the next kernel may start, which with ``attends`` is attention, whose programs take much room."""
+    """When the next kernel may start. With ``attends`` that is attention, whose programs take much room, or an activation by itself."""
     rows, k = x.shape
     if k >= _LONG_READ:
         return AT_ONCE

@@ -88,7 +88,7 @@ def kernel_head() -> Eagle3Head:
     config = head_config(head_fields(head_dim=16), "head", CONFIG)
     weights = random_weights(config)
     ids = torch.arange(config.draft_vocab_size) + weights["d2t"]
-    ops = TritonOps.sized(DeviceLimits.known(80, 8), device=CPU)
+    ops = TritonOps.sized(DeviceLimits.known(80, 8))
     return Eagle3Head(HeadCheckpoint(config, InMemory(config.layer, weights), ids), ops, torch.float32, CPU)
 
 

@@ -84,7 +84,5 @@ def logits(config: ModelConfig, ops: Ops) -> list[Tensor]:
 def test_as_by_the_reference(config: ModelConfig) -> None:
     expected = logits(config, ReferenceOps())
     assert expected[0].std() > 0.1
-    for result, wanted in zip(
-        logits(config, TritonOps.sized(DeviceLimits.known(80, 8), device=DEVICE)), expected, strict=True
-    ):
+    for result, wanted in zip(logits(config, TritonOps.sized(DeviceLimits.known(80, 8))), expected, strict=True):
         torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)

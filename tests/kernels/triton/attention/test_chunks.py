@@ -53,7 +53,7 @@ def test_as_the_operations_one_by_one(
     rope = draw(max(context_lens), 2, head_dim // 2)
     norms = (draw(head_dim), draw(head_dim))
     qkv = draw(sum(query_lens), (num_heads + 2 * num_kv_heads) * head_dim)
-    ops = TritonOps.sized(DeviceLimits.known(80, FEW_SMS), device=rng.device)
+    ops = TritonOps.sized(DeviceLimits.known(80, FEW_SMS))
     spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
     expected = ReferenceOps().rope_attention(qkv.clone(), batch, LayerCache(expected_keys, expected_values), spec)
     out = ops.rope_attention(qkv, batch, LayerCache(keys, values), spec)
@@ -70,7 +70,7 @@ def test_a_row_s_nan_stays_its_own(rng: torch.Generator) -> None:
     rope = torch.randn(45, 2, 8, generator=rng, device=rng.device)
     qkv = torch.randn(85, 4 * 16, generator=rng, device=rng.device)
     qkv[40:] = math.nan
-    ops = TritonOps.sized(DeviceLimits.known(80, 132), device=rng.device)
+    ops = TritonOps.sized(DeviceLimits.known(80, 132))
     out = ops.rope_attention(qkv, batch, LayerCache(keys, values), AttentionSpec(rope, 0.25))
     assert not out[:40].isnan().any()
     assert out[40:].isnan().all()

@@ -87,7 +87,7 @@ def test_kernels_and_reference_agree(
     results = []
     caches = []
     for ops, dtype in (
-        (TritonOps.sized(DeviceLimits.known(80, sms), device=rng.device), TYPES[kind]),
+        (TritonOps.sized(DeviceLimits.known(80, sms)), TYPES[kind]),
         (ReferenceOps(), TYPES[kind]),
         (ReferenceOps(), torch.float32),
     ):
@@ -115,7 +115,7 @@ def test_a_token_is_the_same_in_a_chunk_and_alone(kind: str, rng: torch.Generato
     kv_heads, head_dim, length = 1, 32, 48
     rope = torch.randn(length, 2, head_dim // 2, generator=rng, device=rng.device)
     qkv = torch.randn(length, 4 * head_dim, generator=rng, device=rng.device)
-    ops = TritonOps.sized(DeviceLimits.known(80, 132), device=rng.device)
+    ops = TritonOps.sized(DeviceLimits.known(80, 132))
     spec = AttentionSpec(rope, head_dim**-0.5)
     outputs = []
     for first in (0, length - 1):
@@ -136,7 +136,7 @@ def test_large_numbers_saturate(rng: torch.Generator) -> None:
     qkv = torch.full((3, 3 * 32), 1000.0, device=rng.device)
     rope = torch.zeros(3, 2, 16, device=rng.device)
     rope[:, 0] = 1
-    for ops in (TritonOps.sized(DeviceLimits.known(80, 132), device=rng.device), ReferenceOps()):
+    for ops in (TritonOps.sized(DeviceLimits.known(80, 132)), ReferenceOps()):
         cache = KVCache.allocate(1, pool, BLOCK_SIZE, 1, 32, dtype=torch.float8_e4m3fn, device=rng.device)
         (layer,) = cache.layers
         ops.rope_write_kv(qkv.clone(), batch, layer, AttentionSpec(rope, 1.0))

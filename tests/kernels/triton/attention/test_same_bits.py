@@ -50,9 +50,7 @@ def by_plan(num_sms: int) -> Run:
     """As the engine does on a device with so many multiprocessors."""
 
     def run(qkv: Tensor, batch: Batch, layer: LayerCache, spec: AttentionSpec) -> Tensor:
-        return TritonOps.sized(DeviceLimits.known(80, num_sms), device=qkv.device).rope_attention(
-            qkv, batch, layer, spec
-        )
+        return TritonOps.sized(DeviceLimits.known(80, num_sms)).rope_attention(qkv, batch, layer, spec)
 
     return run
 

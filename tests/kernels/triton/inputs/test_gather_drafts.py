@@ -25,7 +25,7 @@ def slots(device: torch.device, rng: torch.Generator) -> SlotTable:
 
 @pytest.fixture(params=["reference", "triton"])
 def ops(request: pytest.FixtureRequest, device: torch.device) -> Ops:
-    return ReferenceOps() if request.param == "reference" else TritonOps.sized(DeviceLimits.known(80, 8), device=device)
+    return ReferenceOps() if request.param == "reference" else TritonOps.sized(DeviceLimits.known(80, 8))
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -74,7 +74,7 @@ def test_the_query_is_a_rows_newest_tokens(
 def test_later_passes_may_start_while_the_one_before_them_writes_the_cache(
     slots: SlotTable, device: torch.device
 ) -> None:
-    ops, chosen = TritonOps.sized(DeviceLimits.known(80, 8), device=device), torch.tensor([3], device=device)
+    ops, chosen = TritonOps.sized(DeviceLimits.known(80, 8)), torch.tensor([3], device=device)
     drafts = torch.tensor([3], dtype=torch.int32, device=device)
     passes = ops.gather_drafts(slots, chosen, drafts, DraftQuery(1, 0), 3, BLOCK_SIZE)
     assert [inputs.batch.settled for inputs in passes] == [True, False, False]

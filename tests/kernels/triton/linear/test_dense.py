@@ -19,7 +19,7 @@ ROWS = [1, 20, 70]
 
 @pytest.fixture
 def ops(device: torch.device) -> TritonOps:
-    return TritonOps.sized(DeviceLimits.known(80, 132), device=device)
+    return TritonOps.sized(DeviceLimits.known(80, 132))
 
 
 def draw(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

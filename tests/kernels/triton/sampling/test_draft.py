@@ -26,7 +26,7 @@ ROWS = 6
 
 @pytest.fixture
 def triton_ops(device: torch.device) -> TritonOps:
-    return TritonOps.sized(DeviceLimits.known(80, 8), device=device)
+    return TritonOps.sized(DeviceLimits.known(80, 8))
 
 
 @pytest.fixture(params=["reference", "triton"])
