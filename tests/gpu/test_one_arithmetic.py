@@ -66,15 +66,18 @@ def assert_same_rows(layer: Callable[[int], Tensor], most: int) -> None:
             assert not wrong.any(), f"of {rows} rows, {int(wrong.sum())} have other bits than among {most}"
 
 
-# All channels in one tile; as in SmolLM2 135M (qkv, down), Qwen3 0.6B (qkv, down), Llama 1B (o) and Llama 8B (qkv, down, gates and ups).
+# All channels in one tile, and in one of each part; as in SmolLM2 135M (qkv, down), Qwen2.5 0.5B (down, whose last part is shorter), Qwen3
+# 0.6B (qkv, down), Llama 1B (o, down) and Llama 8B (qkv, down, gates and ups).
 SHAPES = [
     (256, 128),
     (256, 512),
     (960, 576),
     (576, 1536),
+    (896, 4864),
     (4096, 1024),
     (1024, 3072),
     (2048, 2048),
+    (2048, 8192),
     (6144, 4096),
     (4096, 14336),
     (28672, 4096),

@@ -35,7 +35,7 @@ def dot_in_order(
     for begin in range(0, channels, parts):
         part = np.zeros_like(sums) if parts == imprecise else sums
         for channel in range(begin, begin + parts):
-            part += left[:, channel, None].astype(sums.dtype) * right[channel].astype(sums.dtype)
+            part += left[..., channel, None].astype(sums.dtype) * right[..., channel, None, :].astype(sums.dtype)
         if part is not sums:
             sums += part
     return TensorHandle(sums, total.dtype.scalar)

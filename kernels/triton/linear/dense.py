@@ -3,6 +3,7 @@
 | rows | kernel |
 |---|---|
 | 1 to 16, and to 32 with a small weight | `gemm_m16.py`, which has the norm of up to 8 of a small model in its launch |
+| 1 to 48, and to 64 with a small weight, of a narrow one | `gemm_m16_parts.py`, likewise |
 | more, up to 64, and to 1,024 with a small weight | `gemm.py`, whose launches overlap |
 | more, up to 1,024 | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
 | more | `gemm.py`, whose programs take tiles in turn, where all have one nearly to the end; else as from 65 on |
@@ -23,6 +24,8 @@ from torch import Tensor
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.gemm import OWN_ROWS, gemm, keeps_busy, max_own_rows
 from draftline.kernels.triton.linear.gemm_m16 import can_normalize, gemm_m16, max_gemm_m16_rows
+from draftline.kernels.triton.linear.gemm_m16_parts import gemm_m16_parts, max_parts_rows
+from draftline.kernels.triton.linear.parts import part_channels
 from draftline.kernels.triton.linear.vendor import VendorProducts
 from draftline.kernels.triton.pointwise.activations import silu_mul
 from draftline.kernels.triton.pointwise.norms import rms_norm
@@ -57,7 +60,8 @@ def _is_aligned(x: Tensor) -> bool:
 
 def _are_few(x: Tensor, weight: Tensor, *, overlap: bool) -> bool:
     """Whether the product of x [T, K] is one of few rows."""
-    most = max_gemm_m16_rows(weight.numel(), overlap=overlap)
+    elements = weight.numel()
+    most = max_parts_rows(elements) if part_channels(weight) else max_gemm_m16_rows(elements, overlap=overlap)
     return x.shape[0] <= most and x.element_size() == 2 and _is_aligned(x)
 
 
@@ -113,7 +117,11 @@ class DenseKernels:
 
     def _is_own(self, tokens: int, weight: Tensor, *, swiglu: bool) -> bool:
         """Whether our own kernel is the faster one: by launches that overlap, or by tiles in turn."""
-        if tokens <= OWN_ROWS or (self.limits.overlaps and tokens <= max_own_rows(weight.numel())):
+        if (
+            tokens <= OWN_ROWS
+            or part_channels(weight)
+            or (self.limits.overlaps and tokens <= max_own_rows(weight.numel()))
+        ):
             return True
         columns = weight.shape[0] // 2 if swiglu else weight.shape[0]
         return self.limits.capability == _TUNED and keeps_busy(tokens, columns, self.limits, swiglu=swiglu)
@@ -139,9 +147,8 @@ class DenseKernels:
         residual: Tensor | None = None,
         overlap: bool,
     ) -> Tensor:
-        """`gemm_m16` of x, or of its norm, which is part of the launch where it may be."""
+        """A kernel of few rows for x, or for its norm, which is part of the launch where it may be."""
         if norm is not None and not can_normalize(x, weight):
             x, norm = rms_norm(x, *norm, overlap=overlap), None
-        return gemm_m16(
-            x, weight, bias, swiglu=swiglu, residual=residual, norm=norm, overlap=overlap, limits=self.limits
-        )
+        kernel = gemm_m16_parts if part_channels(weight) else gemm_m16
+        return kernel(x, weight, bias, swiglu=swiglu, residual=residual, norm=norm, overlap=overlap, limits=self.limits)

@@ -19,7 +19,7 @@ def swiglu(gate: tl.tensor, up: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def _add(acc: tl.tensor, value: tl.tensor) -> tl.tensor:
+def added(acc: tl.tensor, value: tl.tensor) -> tl.tensor:
     """``acc + value``, in float32. The compiler would begin a sum of one product with a value that a plain + adds to it."""
     return tl.fma(acc, tl.full(acc.shape, 1.0, tl.float32), value.to(tl.float32))
 
@@ -56,11 +56,11 @@ def load_and_finish(
         ADD: whether the residual is added.
     """
     if BIAS:
-        acc = _add(acc, tl.load(bias + n, mask=n < N, other=0.0))
+        acc = added(acc, tl.load(bias + n, mask=n < N, other=0.0))
         if SWIGLU:
-            up = _add(up, tl.load(bias + N + n, mask=n < N, other=0.0))
+            up = added(up, tl.load(bias + N + n, mask=n < N, other=0.0))
     if SWIGLU:
         acc = swiglu(acc, up, dtype)
     if ADD:
-        acc = _add(acc, tl.load(residual + offset, mask=mask, other=0.0))
+        acc = added(acc, tl.load(residual + offset, mask=mask, other=0.0))
     return acc

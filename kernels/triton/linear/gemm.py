@@ -10,7 +10,7 @@ tokens. Not here: few tokens (`gemm_m16.py`), quantized weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -20,6 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.parts import add_part, part_channels
 from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.linear.tiles import place_of_tile
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
@@ -119,19 +120,34 @@ def _multiply(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    PART: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
     WEIGHT_FIRST: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """One tile of the result. With SwiGLU a tile of the weight has gates, and behind them as many ups: one product for both."""
+    """One tile of the result. With SwiGLU a tile of the weight has gates, and behind them as many ups: one product for both.
+
+    PART is the channels of a part of the sum (`parts.py`), a multiple of BLOCK_K, or 0.
+    """
     COLUMNS: tl.constexpr = 2 * BLOCK_N if SWIGLU else BLOCK_N
     acc = tl.zeros([COLUMNS, BLOCK_M] if WEIGHT_FIRST else [BLOCK_M, COLUMNS], tl.float32)
+    total = acc
+    left = PART
     for k in tl.range(0, K, BLOCK_K):
         value = x.load([first_m, k])
         columns = tl.reshape(weight.load([0, first_n, k]), (COLUMNS, BLOCK_K))
         acc = _added(value, columns, acc, WEIGHT_FIRST, PRECISION)
+        if PART:
+            # Not a loop a part: at its end the pipeline would be empty.
+            left -= BLOCK_K
+            if left == 0:
+                total = add_part(total, acc)
+                acc = tl.zeros(acc.shape, tl.float32)
+                left = PART
+    if PART:
+        acc = add_part(total, acc)
     if WEIGHT_FIRST:
         acc = tl.trans(acc)
     up = acc
@@ -163,6 +179,7 @@ def _gemm_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    PART: tl.constexpr,
     TILES_TOGETHER: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
@@ -182,7 +199,7 @@ def _gemm_kernel(
     wait_for_previous(OVERLAP)
     _multiply(
         first_m, first_n, x, weight, bias, residual, out, num_rows, N, K,
-        BLOCK_M, BLOCK_N, BLOCK_K, BIAS, SWIGLU, ADD, WEIGHT_FIRST, PRECISION,
+        BLOCK_M, BLOCK_N, BLOCK_K, PART, BIAS, SWIGLU, ADD, WEIGHT_FIRST, PRECISION,
     )  # fmt: skip
 
 
@@ -199,6 +216,7 @@ def _gemm_in_turn_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    PART: tl.constexpr,
     TILES_TOGETHER: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
@@ -214,7 +232,7 @@ def _gemm_in_turn_kernel(
         first_m, first_n = place_of_tile(tile, num_rows, N, BLOCK_M, BLOCK_N, TILES_TOGETHER)
         _multiply(
             first_m, first_n, x, weight, bias, residual, out, num_rows, N, K,
-            BLOCK_M, BLOCK_N, BLOCK_K, BIAS, SWIGLU, ADD, WEIGHT_FIRST, PRECISION,
+            BLOCK_M, BLOCK_N, BLOCK_K, PART, BIAS, SWIGLU, ADD, WEIGHT_FIRST, PRECISION,
         )  # fmt: skip
 
 
@@ -300,6 +318,43 @@ def _many_rows_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
     return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=4)
 
 
+def parts_config(rows: int, n: int, part: int) -> GemmConfig:
+    """A good division of a sum in parts of so many channels, for ``rows`` tokens and ``n`` output columns.
+
+    A program has two tiles of sums in registers, so large ones do not take tiles in turn.
+    """
+    few, whole = n <= 1024, part % 256 == 0
+    if rows <= 64:
+        return GemmConfig(64, 16 if few else 32, block_k=256 if whole else 128, num_warps=4, num_stages=5)
+    if rows <= 256:
+        block_n = 16 if few and rows <= 128 else 32
+        return GemmConfig(64, block_n, block_k=256 if whole else 128, num_warps=4, num_stages=4 if whole else 6)
+    if rows <= 512:
+        return GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=4)
+    if rows <= MANY_ROWS:
+        if n < 1024:
+            return GemmConfig(block_m=128, block_n=64, block_k=128, num_warps=4, num_stages=4)
+        return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
+    if n < 1024:
+        return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=4)
+    large = GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)
+    if large.tiles(rows, n) >= _MANY_TILES:
+        return large
+    return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
+
+
+def _config(x: Tensor, weight: Tensor, part: int, *, swiglu: bool) -> GemmConfig:
+    """A good division for a product of x and a weight."""
+    rows, n, wide = x.shape[0], weight.shape[0] // (2 if swiglu else 1), x.dtype == torch.float32
+    if part:
+        division = parts_config(rows, n, part)
+        # Gates and ups are two tiles.
+        return replace(division, block_n=max(division.block_n // 2, 16)) if swiglu else division
+    if not wide and OWN_ROWS < rows <= max_own_rows(weight.numel()):
+        return small_config(rows, n, swiglu=swiglu)
+    return gemm_config(rows, n, swiglu=swiglu, wide=wide)
+
+
 def gemm(
     x: Tensor,
     weight: Tensor,
@@ -324,33 +379,31 @@ def gemm(
         limits: the device's.
     """
     num_rows, k = x.shape
-    parts = 2 if swiglu else 1
-    n = weight.shape[0] // parts
-    wide = x.dtype == torch.float32
-    if config is None:
-        small = not wide and OWN_ROWS < num_rows <= max_own_rows(weight.numel())
-        config = fitting(
-            small_config(num_rows, n, swiglu=swiglu) if small else gemm_config(num_rows, n, swiglu=swiglu, wide=wide),
-            lambda one: one.shared_bytes(limits, x.element_size(), swiglu=swiglu),
-            limits,
-        )
+    halves = 2 if swiglu else 1
+    n, part = weight.shape[0] // halves, part_channels(weight)
+    config = config or fitting(
+        _config(x, weight, part, swiglu=swiglu),
+        lambda one: one.shared_bytes(limits, x.element_size(), swiglu=swiglu),
+        limits,
+    )
     out = empty_rows(num_rows, n, dtype=x.dtype, device=x.device)
     tiles = config.tiles(num_rows, n)
     channels = TensorDescriptor(x, [rows_with_room(x), k], [k, 1], [config.block_m, config.block_k])
-    columns = TensorDescriptor(weight, [parts, n, k], [n * k, k, 1], [parts, config.block_n, config.block_k])
+    columns = TensorDescriptor(weight, [halves, n, k], [n * k, k, 1], [halves, config.block_n, config.block_k])
     # An unused argument must still be a tensor.
     others = (bias if bias is not None else x, residual if residual is not None else x, out, num_rows, n, k)
     options = {
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,
+        "PART": part,
         "TILES_TOGETHER": _TILES_TOGETHER,
         "BIAS": bias is not None,
         "SWIGLU": swiglu,
         "ADD": residual is not None,
         "WEIGHT_FIRST": config.block_m < _LEAST_FIRST,
         "OVERLAP": overlap,
-        "PRECISION": "ieee" if wide else "tf32",
+        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
         "num_warps": config.num_warps,
         "num_stages": config.num_stages,
         **launch_options(overlap),

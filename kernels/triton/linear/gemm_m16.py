@@ -10,7 +10,7 @@ With 64 weight rows and more, the weight's tile is the left matrix of the produc
 all 16 tokens fit the right one. With fewer it is the right one, of which an instruction multiplies 8 rows. SwiGLU's
 activation, for which half of a tile's rows are gates, and the addition to the residual stream are part of the launch.
 
-Not here: many tokens (`gemm.py`), quantized weights.
+Not here: narrow weights, whose sums are in parts (`gemm_m16_parts.py`), many tokens (`gemm.py`), quantized weights.
 """
 
 from __future__ import annotations
@@ -23,17 +23,9 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
-from draftline.kernels.triton.linear.row_norm import MOST_CHANNELS, MOST_ROWS, WARPS, inverse_norms, repeated, rows_read
+from draftline.kernels.triton.linear.row_norm import MOST_CHANNELS, MOST_ROWS, WARPS, repeated, row_factors, rows_read
 from draftline.kernels.triton.linear.smaller import smaller_early_product
-from draftline.kernels.triton.overlap import (
-    AT_ONCE,
-    PREPARED,
-    WAITED,
-    launch_options,
-    prefetch,
-    start_next,
-    wait_for_previous,
-)
+from draftline.kernels.triton.overlap import AT_ONCE, PREPARED, launch_options, prefetch, start_next, wait_for_previous
 from draftline.kernels.triton.pointwise.norms import normalized
 from draftline.kernels.triton.rows import empty_rows
 from draftline.kernels.triton.tuples import no_tensors
@@ -165,7 +157,11 @@ def _gemm_m16_kernel(
         values += (tl.load(x_start + early * BLOCK_K + channel, mask=seen, other=0.0),)
     if LAST:
         last_value = tl.load(x_start + last_channel, mask=seen & (last_channel < K), other=0.0)
-    inverse = inverse_norms(x, num_rows, eps, K, WIDTH, NORM_ROWS, TOKENS)[:, None] if NORM_ROWS else 1.0
+    inverse = 1.0
+    if NORM_ROWS:
+        factors = row_factors(x, num_rows, K, eps, K, WIDTH, NORM_ROWS)
+        # Gathered, a tile that they multiply need not be laid out as the pieces are.
+        inverse = tl.gather(factors, tl.arange(0, TOKENS) % NORM_ROWS, axis=0)[:, None]
     acc = tl.zeros([ROWS, BLOCK_M] if LEFT else [BLOCK_M, ROWS], tl.float32)
     for early in tl.static_range(EARLY):
         value = _factor(values[early], inverse, scales[early], BLOCK_M, NORM_ROWS)
@@ -225,14 +221,10 @@ def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
 def _starts_next(config: GemmM16Config, x: Tensor, *, attends: bool, limits: DeviceLimits) -> tl.constexpr:
     """When the next kernel may start. With ``attends`` that is attention, whose programs take much room, or an activation by itself."""
     rows, k = x.shape
-    if k >= _LONG_READ:
-        return AT_ONCE
-    if not attends:
+    if attends:
         return PREPARED
     fills = 2 * config.shared_bytes(limits, k, x.element_size()) > limits.shared_bytes
-    if rows == 1:
-        return PREPARED if fills else AT_ONCE
-    return WAITED if fills else PREPARED
+    return AT_ONCE if fills or k >= _LONG_READ or rows == 1 else PREPARED
 
 
 def can_normalize(x: Tensor, weight: Tensor) -> bool:

@@ -34,34 +34,32 @@ def rows_read(rows: int) -> tuple[int, int]:
 
 
 @triton.jit
-def inverse_norms(
+def row_factors(
     x: tl.tensor,
     num_rows: tl.tensor,
+    stride: tl.tensor,
     eps: tl.tensor,
     K: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
-    TILE: tl.constexpr,
 ) -> tl.tensor:
-    """RMSNorm's factors of the first rows of x, [TILE] float32, of which ``num_rows`` exist.
+    """RMSNorm's factors of rows of x, [ROWS] float32.
 
     Args:
-        x: [num_rows, K], contiguous.
-        num_rows: at most ROWS.
+        x: rows of K channels.
+        num_rows: how many of them exist.
+        stride: elements from one to the next; 0 for the same row ROWS times, so that each warp has it.
         eps: RMSNorm's epsilon.
         K: channels.
         WIDTH: the power of two that is not less.
         ROWS: rows that are read.
-        TILE: rows of a tile of x.
     """
     COLUMNS: tl.constexpr = min(_AT_ONCE // ROWS, WIDTH)
     row = tl.arange(0, ROWS)[:, None, None]
     channel = tl.arange(0, WIDTH // COLUMNS)[None, :, None] * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
-    value = tl.load(x + row * K + channel, mask=(row < num_rows) & (channel < K), other=0.0)
+    value = tl.load(x + row * stride + channel, mask=(row < num_rows) & (channel < K), other=0.0)
     squares = square(value.to(tl.float32))
-    inverse = inverse_rms(tree_sum(tl.reshape(squares, (ROWS, WIDTH))), eps, K)
-    # Gathered, a tile that they multiply need not be laid out as the pieces are.
-    return tl.gather(inverse, tl.arange(0, TILE) % ROWS, axis=0)
+    return inverse_rms(tree_sum(tl.reshape(squares, (ROWS, WIDTH))), eps, K)
 
 
 @triton.jit

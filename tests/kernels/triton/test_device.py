@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from draftline.kernels.triton.attention.plan import AttentionShape, long_tile
 from draftline.kernels.triton.device import SHARED_BYTES, DeviceLimits, fitting
-from draftline.kernels.triton.linear.gemm import GemmConfig, gemm_config, small_config
+from draftline.kernels.triton.linear.gemm import GemmConfig, gemm_config, parts_config, small_config
 from draftline.kernels.triton.linear.gemm_m16 import gemm_m16_config
+from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig, gemm_m16_parts_config
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm_config
 from draftline.kernels.triton.linear.scaled_gemm_m16 import ScaledGemmM16Config, scaled_gemm_m16_config
 
@@ -78,6 +80,17 @@ def test_every_division_has_one_that_fits(capability: int) -> None:
                 grouped=grouped,
                 halves=halves,
             )
+
+
+@pytest.mark.parametrize("capability", SHARED_BYTES)
+def test_every_division_of_sums_in_parts_has_one_that_fits(capability: int) -> None:
+    limits = DeviceLimits.known(capability, 100)
+    for tokens, rows, part in product((1, 8, 10, 16, 40), (64, 960, 2048), (128, 256, 384, 512, 768, 1280)):
+        config = gemm_m16_parts_config(tokens, rows, part, attends=True)
+        chosen = fitting(config, partial(GemmM16PartsConfig.shared_bytes, part=part, itemsize=2), limits)
+        assert chosen == config or capability != 90
+        for many in (64, 256, 512, 1024, 8192):
+            check(parts_config(many, rows, part), limits, itemsize=2, swiglu=False)
 
 
 def check(division: Any, limits: DeviceLimits, **options: Any) -> None:

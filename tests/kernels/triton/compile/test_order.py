@@ -32,6 +32,15 @@ PRODUCTS = {
 TILES_OF_ONE_SUM = {"fp8, few rows": 4, "fp8, many": 4, "fp8-block, tens": 1}
 """Products that sum groups of channels on their own, and then add them, one after the other."""
 
+IN_PARTS = {
+    "few rows, all early": ("smollm2-135m-decode", "_gemm_m16_parts_kernel", {"K": 1536}, 1536),
+    "few rows, norm inside": ("smollm2-135m-one", "_gemm_m16_parts_kernel", {"NORM": True}, 576),
+    "few rows, in a loop": ("qwen3-0.6b-tens", "_gemm_m16_parts_kernel", {"K": 3072}, 3072),
+    "hundreds": ("smollm2-135m-wide", "_gemm_kernel", {"PART": 384}, 0),
+    "thousands": ("qwen3-0.6b-chunks", "_gemm_kernel", {"PART": 768}, 0),
+}
+"""Products whose sums are in four parts (`linear/parts.py`)."""
+
 ATTENTION = {
     "decode, int8": ("llama-8b-int8-cache-one", "_decode_attention_kernel", {}, 0),
     "verify, fp8": ("llama-8b-fp8-cache-verify", "_decode_attention_kernel", {}, 0),
@@ -48,7 +57,7 @@ from draftline.kernels.triton.compile.aot_cases import CASES, OPS
 def code(case, kernel, constants, steps):
     for launch in collect({case: CASES[case]}, OPS[90]):
         if launch.kernel == kernel and constants.items() <= dict(launch.constants).items():
-            if dict(launch.constants).get("K", 4096) == 4096:
+            if dict(launch.constants).get("K", 4096) in (4096, steps):
                 return compiled(launch, 90).asm["ttgir"]
     raise LookupError(f"{case} launches no such {kernel}")
 
@@ -76,7 +85,7 @@ class Found:
 
 @pytest.fixture(scope="module")
 def found() -> Found:
-    done = run("-c", _SCRIPT, stdin=json.dumps({**PRODUCTS, **ATTENTION}))
+    done = run("-c", _SCRIPT, stdin=json.dumps({**PRODUCTS, **IN_PARTS, **ATTENTION}))
     assert done.returncode == 0, done.stderr
     return Found(**json.loads(done.stdout.splitlines()[-1]))
 
@@ -130,6 +139,28 @@ def test_a_product_is_one_chain_over_all_channels(name: str, found: Found) -> No
     added_to = re.findall(r"(?:arith\.addf|math\.fma %[\w#]+, %[\w#]+,) (%\w+)[, ]", code)
     assert sum(name in starts for name in added_to) == (0 if tiles is None else 1), "to these, groups are added"
     assert "tt.atomic" not in code, "no other program adds to the result"
+    assert not sums_of(code)
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_a_product_in_parts_is_four_chains_added_in_order(name: str, found: Found) -> None:
+    code, zeros = found.code[name], zeros_of(found.code[name])
+    few = name.startswith("few")
+    before = None
+    for dot in dots_of(code):
+        carried = dict(re.findall(r"(%\w+) = (%[\w#]+)", "".join(re.findall(r"iter_args\((.*?)\) ->", code))))
+        begin = carried.get(dot.sums, dot.sums)
+        assert begin in zeros if before is None else begin == before, "a part is one chain"
+        before = dot.result
+    assert before is not None
+    assert few or "tensor<4x" not in code
+    assert all("tensor<4x" in line.rpartition("->")[2] for line in code.splitlines() if " tt.dot " in line), (
+        "a part a warp"
+    )
+    # Few rows add three parts to the first, many each part to the total; then the residual stream is added, where there is one.
+    additions = 3 if few else 2
+    assert len(re.findall(r"= math\.fma ", code)) in (additions, additions + 1)
+    assert "tt.atomic" not in code
     assert not sums_of(code)
 
 

@@ -77,7 +77,7 @@ def test_the_choice_of_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return run
 
-    for name in ("gemm_m16", "gemm"):
+    for name in ("gemm_m16", "gemm_m16_parts", "gemm"):
         monkeypatch.setattr(dense, name, stands_for(name))
 
     class Vendor(VendorProducts):
@@ -112,8 +112,10 @@ def test_the_choice_of_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         "with 2,048 rows, programs take tiles in turn, and none is long without one"
     )
     assert [kernels(2048, vendor=Vendor(), capability=other) for other in (80, 100)] == ["vendor"] * 2
-    small = [kernels(rows, vendor=Vendor(), n=576, k=1536) for rows in (128, 1024, 1088)]
+    small = [kernels(rows, vendor=Vendor(), n=2304, k=768) for rows in (128, 1024, 1088)]
     assert small == ["gemm", "gemm", "vendor"], "launches of a small model overlap"
+    narrow = [kernels(rows, vendor=Vendor(), n=1024, k=3072) for rows in (1, 48, 49, 1024, 4096)]
+    assert narrow == ["gemm_m16_parts"] * 2 + ["gemm"] * 3, "the vendor has no sums in parts"
     assert [kernels(rows, vendor=Vendor(), n=3072, k=1024) for rows in (128, 192)] == ["gemm", "vendor"]
-    assert kernels(128, vendor=Vendor(), n=576, k=1536, capability=80) == "vendor", "there, no launches overlap"
+    assert kernels(128, vendor=Vendor(), n=2304, k=768, capability=80) == "vendor", "there, no launches overlap"
     assert kernels(8, torch.float32) == "gemm", "exact float32 products do not run on matrix units"
