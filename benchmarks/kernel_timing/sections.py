@@ -24,8 +24,11 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.linear.gemm import GemmConfig, gemm
+from draftline.kernels.triton.linear.gemm import gemm
+from draftline.kernels.triton.linear.gemm_config import GemmConfig
 from draftline.kernels.triton.linear.gemm_m16 import GemmM16Config, gemm_m16, max_gemm_m16_rows
+from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig, gemm_m16_parts, max_parts_rows
+from draftline.kernels.triton.linear.parts import part_channels
 from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.attention import decode, prefill
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
@@ -157,6 +160,10 @@ GEMM_M16_CONFIGS = [
         (64, 128, 2, 4), (64, 128, 4, 5), (64, 256, 1, 4), (64, 512, 2, 1), (32, 256, 2, 5), (32, 512, 1, 4), (32, 512, 2, 4),
     ]
 ]  # fmt: skip
+GEMM_M16_PARTS_CONFIGS = [
+    GemmM16PartsConfig(rows, k, early)
+    for rows, k, early in [(16, 128, 4), (16, 256, 1), (16, 256, 2), (16, 256, 3), (32, 128, 4), (32, 256, 2)]
+]
 GEMM_CONFIGS = [
     GemmConfig(m, n, k, w, s)
     for m, n, k, w, s in [
@@ -191,12 +198,20 @@ def linear_case(
     def more(config: GemmConfig | None, overlap: bool) -> Callable[[Tensor], Tensor]:
         return lambda weight: gemm(x, weight, config=config, overlap=overlap)
 
-    if rows <= max_gemm_m16_rows(n * k, overlap=True):
+    def in_parts(config: GemmM16PartsConfig | None, overlap: bool) -> Callable[[Tensor], Tensor]:
+        return lambda weight: gemm_m16_parts(x, weight, config=config, overlap=overlap)
+
+    part = part_channels(weights[0])
+    if part and rows <= max_parts_rows(n * k):
+        default, overlapped = in_parts(None, False), in_parts(None, True)
+        others = {str(config): in_parts(config, False) for config in GEMM_M16_PARTS_CONFIGS}
+    elif not part and rows <= max_gemm_m16_rows(n * k, overlap=True):
         default, overlapped = few(None, False), few(None, True)
         others = {str(config): few(config, False) for config in GEMM_M16_CONFIGS if config.block_k <= k}
     else:
         default, overlapped = more(None, False), more(None, True)
-        others = {str(config): more(config, False) for config in GEMM_CONFIGS if config.block_k <= k}
+        fitting = [config for config in GEMM_CONFIGS if config.block_k <= k and not part % config.block_k]
+        others = {str(config): more(config, False) for config in fitting}
     times = {
         "cublas": measure("cublas", lambda weight: linear(x, weight)),
         "default": measure("default", default),

@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.linear.gemm import OWN_ROWS, gemm, keeps_busy, max_own_rows
+from draftline.kernels.triton.linear.gemm import gemm
+from draftline.kernels.triton.linear.gemm_config import OWN_ROWS, keeps_busy, max_own_rows
 from draftline.kernels.triton.linear.gemm_m16 import can_normalize, gemm_m16, max_gemm_m16_rows
 from draftline.kernels.triton.linear.gemm_m16_parts import gemm_m16_parts, max_parts_rows
 from draftline.kernels.triton.linear.parts import part_channels
@@ -116,12 +117,10 @@ class DenseKernels:
         return gemm(x, weight, bias, residual=residual, overlap=overlap, limits=self.limits)
 
     def _is_own(self, tokens: int, weight: Tensor, *, swiglu: bool) -> bool:
-        """Whether our own kernel is the faster one: by launches that overlap, or by tiles in turn."""
-        if (
-            tokens <= OWN_ROWS
-            or part_channels(weight)
-            or (self.limits.overlaps and tokens <= max_own_rows(weight.numel()))
-        ):
+        """Whether our own kernel is the only one, or the faster one: by launches that overlap, or by tiles in turn."""
+        if part_channels(weight):  # the vendor has no such sums
+            return True
+        if tokens <= OWN_ROWS or (self.limits.overlaps and tokens <= max_own_rows(weight.numel())):
             return True
         columns = weight.shape[0] // 2 if swiglu else weight.shape[0]
         return self.limits.capability == _TUNED and keeps_busy(tokens, columns, self.limits, swiglu=swiglu)

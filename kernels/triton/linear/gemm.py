@@ -10,8 +10,6 @@ tokens. Not here: few tokens (`gemm_m16.py`), quantized weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 import triton
 import triton.language as tl
@@ -20,14 +18,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.gemm_config import GemmConfig, config_for
 from draftline.kernels.triton.linear.parts import add_part, part_channels
-from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.linear.tiles import place_of_tile
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 from draftline.kernels.triton.rows import empty_rows, rows_with_room
-
-OWN_ROWS = 64
-"""Up to so many tokens every product runs here, and launches overlap."""
 
 _LEAST_FIRST = 64
 """Rows of the first factor of the matrix units' instruction (compute capability 9.0). For fewer tokens, the weight comes
@@ -36,61 +31,8 @@ first: then a program copies no rows of padding. Gates and ups are the second fa
 _TILES_TOGETHER = 8
 """Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
 
-_SMALL_WEIGHTS = ((2 << 20, 1024), (8 << 20, 128))
-"""Weights of up to so many elements, and the tokens up to which their products are faster here, whose launches overlap, than
-the vendor's."""
-
-MANY_ROWS = 1024
-"""With more tokens than these, programs take tiles in turn, if there are many."""
-
-_MANY_TILES = 96
-"""Tiles of 128 rows and 256 columns: with fewer, a product has smaller ones."""
-
-_BUSY = 0.85
-"""The least share of their time in which programs that take tiles in turn have one."""
-
-_FEW_TILES, _MOST_AT_ONCE = 6, 264
-"""Of a small weight with SwiGLU: the tiles of 64 tokens up to which a program has 128 channels at a time, and the programs that run at
-once, two on a multiprocessor."""
-
 # Where launches overlap, elements of each weight row to prefetch before the wait for the previous kernel.
 _AHEAD = tl.constexpr(256)
-
-
-@dataclass(frozen=True, slots=True)
-class GemmConfig:
-    """How one product is divided.
-
-    Attributes:
-        block_m: rows of x a program.
-        block_n: output columns a program.
-        block_k: channels an iteration.
-        num_warps: warps a program.
-        num_stages: depth of the pipeline that loads both tiles.
-        in_turn: programs a multiprocessor, which take tiles in turn; 0 for one program a tile.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    num_warps: int
-    num_stages: int
-    in_turn: int = 0
-
-    def smaller(self) -> GemmConfig | None:
-        """The next smaller division with the same results; None if there is none."""
-        return smaller_product(self, least_k=64)
-
-    def tiles(self, rows: int, n: int) -> int:
-        """Tiles of so many tokens and output columns."""
-        return -(-rows // self.block_m) * -(-n // self.block_n)
-
-    def shared_bytes(self, limits: DeviceLimits, itemsize: int, *, swiglu: bool) -> int:
-        """Shared memory of a program."""
-        columns = (2 if swiglu else 1) * self.block_n
-        # A result is stored through shared memory, while the next tile's factors are there.
-        stored = self.block_m * columns if self.in_turn else 0
-        return limits.loop_bytes((self.block_m + columns) * self.block_k * itemsize, self.num_stages) + stored
 
 
 @triton.jit
@@ -236,125 +178,6 @@ def _gemm_in_turn_kernel(
         )  # fmt: skip
 
 
-def max_own_rows(weight_elements: int) -> int:
-    """The tokens up to which a product with so large a weight runs here, whatever the vendor has."""
-    return next((rows for elements, rows in _SMALL_WEIGHTS if weight_elements <= elements), OWN_ROWS)
-
-
-def keeps_busy(rows: int, n: int, limits: DeviceLimits, *, swiglu: bool) -> bool:
-    """Whether tiles of many tokens taken in turn leave few programs without one at the end."""
-    if rows <= MANY_ROWS:
-        return False
-    config = _many_rows_config(rows, n, swiglu=swiglu)
-    tiles, programs = config.tiles(rows, n), config.in_turn * limits.num_sms
-    return programs > 0 and tiles >= _BUSY * -(-tiles // programs) * programs
-
-
-def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
-    """A division for 65 to 1,024 tokens and a small weight: tiles narrow enough for programs on most multiprocessors."""
-    tiles_m = -(-rows // 64)
-    if swiglu and tiles_m > _FEW_TILES:
-        # Two programs on each multiprocessor, or where not all of them would run at once, fewer and larger ones.
-        if tiles_m * (n // 64) <= _MOST_AT_ONCE:
-            return GemmConfig(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=4)
-        return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
-    programs, block_n = 96 if rows <= 128 else 60, 64 if swiglu else 128
-    while block_n > 16 and n // block_n * tiles_m < programs:
-        block_n //= 2
-    if block_n == 128:
-        return GemmConfig(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=5)
-    return GemmConfig(block_m=64, block_n=block_n, block_k=128, num_warps=4, num_stages=4)
-
-
-def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
-    """A good division for ``rows`` tokens and ``n`` output columns; `benchmarks/kernels.py` compares others.
-
-    Args:
-        rows: tokens.
-        n: output columns.
-        swiglu: whether the weight has gates too.
-        wide: whether the factors are float32.
-    """
-    if wide:
-        return GemmConfig(block_m=16 if rows <= 16 else 32, block_n=32, block_k=16, num_warps=4, num_stages=2)
-    if rows <= 32 and n > 4096 and not swiglu:
-        return GemmConfig(block_m=32, block_n=64, block_k=128 if n > 16384 else 256, num_warps=4, num_stages=4)
-    if rows <= 64:
-        if swiglu:
-            # Two tiles of the weight a program.
-            block_n = 64 if n > 4096 else 32 if n > 2048 else 16
-            return GemmConfig(block_m=64, block_n=block_n, block_k=128, num_warps=4, num_stages=4 if n > 4096 else 5)
-        if n > 16384:
-            return GemmConfig(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=4)
-        if n > 4096:
-            return GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=5)
-        # Few weight rows: narrow tiles, so that there are programs enough.
-        return GemmConfig(block_m=64, block_n=32 if n > 1024 else 16, block_k=256, num_warps=4, num_stages=4)
-    if rows <= 256:
-        if n > 4096:
-            return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=5)
-        if n > 1024:
-            return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
-        return GemmConfig(block_m=64, block_n=32, block_k=128, num_warps=4, num_stages=5)
-    if rows <= MANY_ROWS:
-        if n <= 1024:
-            # Few weight rows again: tiles of 128 columns where those of 64 would not all run at once.
-            return GemmConfig(block_m=64, block_n=64 if rows <= 512 else 128, block_k=128, num_warps=4, num_stages=4)
-        return GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)
-    return _many_rows_config(rows, n, swiglu=swiglu)
-
-
-def _many_rows_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
-    """A division for many tokens: two programs a multiprocessor for a narrow weight, else one with a larger tile."""
-    if swiglu:
-        if n <= 2048:
-            return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=3, in_turn=2)
-        return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4, in_turn=1)
-    if n < 1024 and rows > 2048:
-        return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=3, in_turn=2)
-    large = GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=3, in_turn=1)
-    if n >= 1024 and large.tiles(rows, n) >= _MANY_TILES:
-        return large
-    return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=4)
-
-
-def parts_config(rows: int, n: int, part: int) -> GemmConfig:
-    """A good division of a sum in parts of so many channels, for ``rows`` tokens and ``n`` output columns.
-
-    A program has two tiles of sums in registers, so large ones do not take tiles in turn.
-    """
-    few, whole = n <= 1024, part % 256 == 0
-    if rows <= 64:
-        return GemmConfig(64, 16 if few else 32, block_k=256 if whole else 128, num_warps=4, num_stages=5)
-    if rows <= 256:
-        block_n = 16 if few and rows <= 128 else 32
-        return GemmConfig(64, block_n, block_k=256 if whole else 128, num_warps=4, num_stages=4 if whole else 6)
-    if rows <= 512:
-        return GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=4)
-    if rows <= MANY_ROWS:
-        if n < 1024:
-            return GemmConfig(block_m=128, block_n=64, block_k=128, num_warps=4, num_stages=4)
-        return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
-    if n < 1024:
-        return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=4)
-    large = GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)
-    if large.tiles(rows, n) >= _MANY_TILES:
-        return large
-    return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
-
-
-def _config(x: Tensor, weight: Tensor, part: int, *, swiglu: bool) -> GemmConfig:
-    """A good division for a product of x and a weight."""
-    rows, n, wide = x.shape[0], weight.shape[0] // (2 if swiglu else 1), x.dtype == torch.float32
-    if part:
-        division = parts_config(rows, n, part)
-        # Gates and ups are two tiles.
-        return replace(division, block_n=max(division.block_n // 2, 16)) if swiglu else division
-    if not wide and OWN_ROWS < rows <= max_own_rows(weight.numel()):
-        return small_config(rows, n, swiglu=swiglu)
-    return gemm_config(rows, n, swiglu=swiglu, wide=wide)
-
-
 def gemm(
     x: Tensor,
     weight: Tensor,
@@ -375,17 +198,19 @@ def gemm(
         swiglu: return ``silu(gate) * up``.
         residual: [M, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
-        config: how the product is divided, instead of `gemm_config`.
+        config: how the product is divided, instead of `config_for`.
         limits: the device's.
     """
     num_rows, k = x.shape
     halves = 2 if swiglu else 1
     n, part = weight.shape[0] // halves, part_channels(weight)
     config = config or fitting(
-        _config(x, weight, part, swiglu=swiglu),
+        config_for(x, weight, part, swiglu=swiglu),
         lambda one: one.shared_bytes(limits, x.element_size(), swiglu=swiglu),
         limits,
     )
+    if part % config.block_k:
+        raise ValueError(f"tiles of {config.block_k} channels do not divide parts of {part}")
     out = empty_rows(num_rows, n, dtype=x.dtype, device=x.device)
     tiles = config.tiles(num_rows, n)
     channels = TensorDescriptor(x, [rows_with_room(x), k], [k, 1], [config.block_m, config.block_k])

@@ -45,8 +45,8 @@ _TOKENS = 16
 _SMALL_WEIGHT, _MOST_ROWS, _MOST_ROWS_OF_SMALL = 1 << 20, 48, 64
 """The rows of x up to which this kernel is the fastest one, of weights with more elements than that, and of others."""
 
-_SMALL_PART, _MANY_TOKENS = 1 << 18, 32
-"""The most elements of a part of a small weight, and the tokens beyond which programs should rather have more weight rows."""
+_SMALL_PART, _MANY_PROGRAMS = 1 << 18, 110
+"""The most elements of a part of a small weight, and the programs of 16 weight rows beyond which each should have 32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +211,11 @@ def max_parts_rows(weight_elements: int) -> int:
 
 def gemm_m16_parts_config(tokens: int, rows: int, part: int, *, attends: bool = False) -> GemmM16PartsConfig:
     """A good division for so many rows of x, weight rows, and channels of a part; ``attends`` says that attention is the next kernel."""
-    few = tokens <= MOST_ROWS
+    few, programs = tokens <= MOST_ROWS, -(-rows // 16) * -(-tokens // _TOKENS)
     if part <= 256:
-        next_one = WAITED if attends else PREPARED
-        if attends or tokens > _MANY_TOKENS:
-            return GemmM16PartsConfig(32, 128, early=2, starts_next=next_one.value)
-        return GemmM16PartsConfig(16, 256, early=1, starts_next=next_one.value)
+        if attends:
+            return GemmM16PartsConfig(32, 128, early=2, starts_next=WAITED.value)
+        return GemmM16PartsConfig(32 if programs > _MANY_PROGRAMS else 16, 256, early=1, starts_next=PREPARED.value)
     if rows * part <= _SMALL_PART:
         next_one = AT_ONCE if few else PREPARED
         wide = _TOKENS < tokens <= _MOST_ROWS

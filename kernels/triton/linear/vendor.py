@@ -19,10 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
-from draftline.kernels.triton.linear.gemm import MANY_ROWS, OWN_ROWS, gemm
+from draftline.kernels.triton.linear.gemm import gemm
+from draftline.kernels.triton.linear.gemm_config import MANY_ROWS, OWN_ROWS
 
 _OTHER_ROWS = (65, 257, 1025, 4097)
-"""Numbers of rows that are not compared, one of each division of `gemm.gemm_config`."""
+"""Numbers of rows that are not compared, one of each division of `gemm_config.py`."""
 
 _FILE = "draftline-products.json"
 

@@ -12,7 +12,7 @@ import pytest
 
 from draftline.kernels.triton.attention.plan import AttentionShape, long_tile
 from draftline.kernels.triton.device import SHARED_BYTES, DeviceLimits, fitting
-from draftline.kernels.triton.linear.gemm import GemmConfig, gemm_config, parts_config, small_config
+from draftline.kernels.triton.linear.gemm_config import GemmConfig, gemm_config, parts_config, small_config
 from draftline.kernels.triton.linear.gemm_m16 import gemm_m16_config
 from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig, gemm_m16_parts_config
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm_config

@@ -7,7 +7,8 @@ from torch.nn.functional import linear, silu
 from torch.testing import assert_close
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
-from draftline.kernels.triton.linear.gemm import GemmConfig, gemm, gemm_config, keeps_busy, max_own_rows, small_config
+from draftline.kernels.triton.linear.gemm import gemm
+from draftline.kernels.triton.linear.gemm_config import GemmConfig, gemm_config, keeps_busy, max_own_rows, small_config
 from draftline.kernels.triton.linear.gemm_m16 import gemm_m16
 
 # The second has more than eight tiles of rows, which are visited band by band. Programs of the last take several tiles.

@@ -9,7 +9,8 @@ from torch.nn.functional import linear, silu
 from torch.testing import assert_close
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
-from draftline.kernels.triton.linear.gemm import GemmConfig, gemm, parts_config
+from draftline.kernels.triton.linear.gemm import gemm
+from draftline.kernels.triton.linear.gemm_config import GemmConfig, parts_config
 from draftline.kernels.triton.linear.gemm_m16_parts import (
     GemmM16PartsConfig,
     gemm_m16_parts,
