@@ -36,7 +36,7 @@ def copies_beyond_cache(num_bytes: int, max_copies: int = 64) -> int:
 def _more_streams() -> tuple[torch.cuda.Stream, ...]:
     """Streams that have each been used once: with fewer than five in a process, launches overlap in another way.
 
-    See docs/benchmarks.md#when-the-next-kernel-starts.
+    See docs/tuning.md#when-the-next-kernel-starts.
     """
     streams = tuple(torch.cuda.Stream() for _ in range(_STREAMS))
     for stream in streams:

@@ -25,7 +25,7 @@ AT_ONCE, PREPARED, WAITED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 Earlier is not always better. Kernels that have started and wait take the room of those whose turn it is, and a kernel that starts late
 loads its weights late. Which one is fastest depends on the room that its neighbours take
-(docs/benchmarks.md#when-the-next-kernel-starts).
+(docs/tuning.md#when-the-next-kernel-starts).
 """
 
 

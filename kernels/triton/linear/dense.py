@@ -11,7 +11,7 @@
 Each result is a sum over K. The matrix units take 16 channels after the other and add into one float32 accumulator, from
 the first channel to the last. That order is the same for every tile, number of rows, instruction and operand order, so
 kernels may differ in all of these, and a row has the same bits whatever the other rows are. The choice is one of speed
-alone; it is measured on an H200 and an H100 for models of 0.1 to 8 billion parameters (docs/benchmarks.md).
+alone; it is measured on an H200 and an H100 for models of 0.1 to 8 billion parameters (docs/tuning.md).
 """
 
 from __future__ import annotations

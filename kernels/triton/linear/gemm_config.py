@@ -1,4 +1,4 @@
-"""How `gemm.py` divides a product: tiles by the numbers of rows and columns, tuned on an H200 and an H100 (docs/benchmarks.md).
+"""How `gemm.py` divides a product: tiles by the numbers of rows and columns, tuned on an H200 and an H100 (docs/tuning.md).
 
 No division changes a result, so the choice is one of speed alone.
 """

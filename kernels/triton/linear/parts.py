@@ -3,7 +3,7 @@
 The matrix units add 16 channels after the other, and each addition waits for the one before: some 17 ns. A narrow weight is read in
 less time than such a chain of all its channels takes. So of these weights the channels are in four parts. Each is a chain of its own,
 and their sums are added in float32, from the first to the last. A few rows gain what three quarters of the chain took
-(docs/benchmarks.md#sums-in-parts). With many rows, tiles take one part after the other.
+(docs/tuning.md#sums-in-parts). With many rows, tiles take one part after the other.
 
 This belongs to the arithmetic: it depends on a weight's shape and dtype, and never on the number of rows.
 """
