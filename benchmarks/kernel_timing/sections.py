@@ -31,6 +31,7 @@ from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig, g
 from draftline.kernels.triton.linear.parts import part_channels
 from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.attention import decode, prefill
+from kernel_timing.divisions import divisions
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
 from kernel_timing.steps import DecodeStep, VendorOps, make_weights
 from kernel_timing.timing import Bench, Ceilings, copies_beyond_cache, relative_error
@@ -297,6 +298,7 @@ SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {
     "steps": steps,
     "prefill": prefill,
     "linears": linears,
+    "divisions": divisions,
 }
 
 
@@ -304,7 +306,9 @@ def main() -> None:
     """Run the sections within the time limit, print the table, save the results."""
     parser = argparse.ArgumentParser(description="Time Triton operations at the shapes of real models.")
     parser.add_argument(
-        "--sections", default=",".join(SECTIONS), help=f"comma-separated, of {', '.join(SECTIONS)} (default: all)"
+        "--sections",
+        default=",".join(name for name in SECTIONS if name != "divisions"),
+        help=f"comma-separated, of {', '.join(SECTIONS)} (default: all but divisions, which takes minutes)",
     )
     parser.add_argument("--seconds", type=float, default=220.0, help="start no case after this time (default: 220)")
     parser.add_argument("--out", type=Path, help="save all results to this JSON file")

@@ -15,7 +15,7 @@ Not here: narrow weights, whose sums are in parts (`gemm_m16_parts.py`), many to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import triton
 import triton.language as tl
@@ -56,6 +56,7 @@ class GemmM16Config:
         early: tiles loaded before the wait for the previous kernel; so is the last one.
         num_stages: depth of the pipeline that loads the others.
         ahead: where launches overlap, channels after the early ones to prefetch before that wait.
+        starts_next: when the next kernel may start, as `overlap.py` names the times.
     """
 
     block_n: int
@@ -63,6 +64,7 @@ class GemmM16Config:
     early: int
     num_stages: int
     ahead: int = 0
+    starts_next: int = PREPARED.value
 
     def smaller(self) -> GemmM16Config | None:
         """The next smaller division with the same results; None if there is none."""
@@ -218,13 +220,18 @@ def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
     return GemmM16Config(32, 512, early=2, num_stages=4, ahead=1024)
 
 
-def _starts_next(config: GemmM16Config, x: Tensor, *, attends: bool, limits: DeviceLimits) -> tl.constexpr:
-    """When the next kernel may start. With ``attends`` that is attention, whose programs take much room, or an activation by itself."""
+def _config_for(x: Tensor, weight: Tensor, *, attends: bool, overlap: bool, limits: DeviceLimits) -> GemmM16Config:
+    """A good division that fits the device. With ``attends`` the next kernel is attention, or an activation by itself."""
     rows, k = x.shape
-    if attends:
-        return PREPARED
+    config = fitting(
+        gemm_m16_config(weight.shape[0], k, overlap=overlap),
+        lambda one: one.shared_bytes(limits, k, x.element_size()),
+        limits,
+    )
+    if attends:  # its programs take much room
+        return config
     fills = 2 * config.shared_bytes(limits, k, x.element_size()) > limits.shared_bytes
-    return AT_ONCE if fills or k >= _LONG_READ or rows == 1 else PREPARED
+    return replace(config, starts_next=AT_ONCE.value) if fills or k >= _LONG_READ or rows == 1 else config
 
 
 def can_normalize(x: Tensor, weight: Tensor) -> bool:
@@ -260,11 +267,8 @@ def gemm_m16(
     """
     num_rows, k = x.shape
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
-    config = config or fitting(
-        gemm_m16_config(weight.shape[0], k, overlap=overlap),
-        lambda one: one.shared_bytes(limits, k, x.element_size()),
-        limits,
-    )
+    attends = norm is not None and not swiglu
+    config = config or _config_for(x, weight, attends=attends, overlap=overlap, limits=limits)
     scale, eps = norm or (x, 0.0)
     tokens, norm_rows = rows_read(num_rows) if norm else (_ROWS, 0)
     out = empty_rows(num_rows, n, dtype=x.dtype, device=x.device)
@@ -291,7 +295,7 @@ def gemm_m16(
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,
-        NEXT=_starts_next(config, x, attends=norm is not None and not swiglu, limits=limits).value,
+        NEXT=config.starts_next,
         OVERLAP=overlap,
         num_warps=WARPS,
         num_stages=config.num_stages,

@@ -1,0 +1,119 @@
+"""The fastest divisions of a small model's products of few rows, in whole steps: tiles, and when the next kernel starts.
+
+A product's division decides how much room and time its neighbours have, so the best of each product alone are not the best together.
+The search begins with the engine's choices. It tries each product's candidates with the others as they are, keeps what is faster, and
+goes round until nothing is. Every step must have the bits of the engine's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from draftline.kernels.triton.linear import dense
+from draftline.kernels.triton.linear.gemm_m16 import GemmM16Config, gemm_m16_config
+from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig
+from draftline.kernels.triton.linear.parts import part_channels
+from draftline.kernels.triton.ops import TritonOps
+from draftline.kernels.triton.overlap import AT_ONCE, PREPARED, WAITED
+from kernel_timing.models import DTYPE, QWEN3, SMOLLM2, ModelSizes
+from kernel_timing.steps import DecodeStep, make_weights
+from kernel_timing.timing import Bench
+
+Division = GemmM16Config | GemmM16PartsConfig
+Divisions = dict[tuple[int, int], Division]
+"""By the shape of the weight, [N, K]; a product that is missing has the engine's."""
+
+STEPS = [(1, 1, 400), (1, 5, 400), (4, 1, 400), (8, 1, 400), (1, 1, 2000)]
+"""Sequences, tokens of each, and their context."""
+
+_ROUNDS = 3
+_LEAST_GAIN = 0.003
+"""The share of a step's time that another division must gain: less is noise."""
+
+_STARTS = [AT_ONCE.value, PREPARED.value, WAITED.value]
+_MOST_EARLY_BYTES = 48 << 10
+"""Of the weight, in a program that has none of it in a loop."""
+
+
+def candidates(n: int, k: int) -> list[Division]:
+    """The divisions to try of a product with a weight [n, k]."""
+    part = part_channels(torch.empty(n, k, dtype=DTYPE, device="meta"))
+    if not part:
+        engine = gemm_m16_config(n, k, overlap=True)
+        return [replace(engine, starts_next=starts) for starts in _STARTS]
+    found: list[Division] = []
+    for rows, block_k, starts in product((16, 32), (128, 256), _STARTS):
+        most = max(min(part // block_k, _MOST_EARLY_BYTES // (rows * block_k * 2)), 1)
+        ahead = 256 if most * block_k < part - part % block_k else 0
+        found.append(GemmM16PartsConfig(rows, block_k, early=most, ahead=ahead, starts_next=starts))
+    return found
+
+
+@contextmanager
+def dividing(divisions: Divisions) -> Iterator[None]:
+    """Products of few rows are divided so."""
+
+    def with_division(kernel: Any) -> Any:
+        def run(x: Tensor, weight: Tensor, *args: Any, **options: Any) -> Tensor:
+            n, k = weight.shape
+            result: Tensor = kernel(x, weight, *args, config=divisions.get((n, k)), **options)
+            return result
+
+        return run
+
+    changed = {name: with_division(getattr(dense, name)) for name in ("gemm_m16", "gemm_m16_parts")}
+    with patch.multiple(dense, **changed):
+        yield
+
+
+def search(bench: Bench, ops: TritonOps, model: ModelSizes, step: DecodeStep, case: str) -> None:
+    """Find the fastest divisions for one step."""
+    expected = step.run(ops)
+
+    def differs() -> float:
+        return 0.0 if torch.equal(step.run(ops), expected) else 1.0
+
+    def took(divisions: Divisions, variant: str) -> float:
+        with dividing(divisions):
+            time_of = bench.case(
+                "divisions", case, variant, [partial(step.run, ops)], num_bytes=step.num_bytes, check=differs
+            )
+        return time_of if time_of is not None else float("inf")
+
+    chosen: Divisions = {}
+    best = took(chosen, "default")
+    for _ in range(_ROUNDS):
+        before = best
+        for name, shape in model.linears.items():
+            for division in candidates(*shape):
+                tried = {**chosen, shape: division}
+                this = took(tried, f"{name}={division}")
+                if this < best * (1 - _LEAST_GAIN):
+                    best, chosen = this, tried
+        if best == before:
+            break
+    bench.case_known("divisions", case, f"all={[str(one) for one in chosen.values()]}", best, num_bytes=step.num_bytes)
+
+
+def divisions(bench: Bench, ops: TritonOps) -> None:
+    """The steps of models whose launches are short."""
+    for model in (SMOLLM2, QWEN3):
+        if time.monotonic() > bench.deadline:
+            bench.left_out.append(f"divisions of {model.name}")
+            continue
+        weights = make_weights(model)
+        for rows, query_len, context in STEPS:
+            step = DecodeStep(model, weights, rows, query_len, context)
+            search(bench, ops, model, step, f"{model.name} {rows}x{query_len} ctx {context}")
+        del weights, step
+        torch.cuda.empty_cache()
