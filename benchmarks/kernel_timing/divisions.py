@@ -42,7 +42,7 @@ _LEAST_GAIN = 0.003
 
 _STARTS = [AT_ONCE.value, PREPARED.value, WAITED.value]
 _MOST_EARLY_BYTES = 48 << 10
-"""Of the weight, in a program that has none of it in a loop."""
+"""Of one part of the weight, in tiles that a program loads early."""
 
 
 def candidates(n: int, k: int) -> list[Division]:

@@ -100,7 +100,9 @@ def test_the_search_keeps_what_is_faster_with_the_others(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(divisions, "dividing", Dividing)
     times: Any = Times()
-    divisions.search(times, None, QWEN3, Steps(), "a step")  # type: ignore[arg-type]
+    steps: Any = Steps()
+    ops: Any = None
+    divisions.search(times, ops, QWEN3, steps, "a step")
     assert times.best.endswith(" 75.0")
     assert "block_n=32" in times.best
     assert "starts_next=2" in times.best

@@ -3,13 +3,15 @@
 | rows | kernel |
 |---|---|
 | 1 to 16, and to 32 with a small weight | `gemm_m16.py`, which has the norm of up to 8 of a small model in its launch |
-| 1 to 48, and to 64 with a small weight, of a narrow one | `gemm_m16_parts.py`, likewise |
 | more, up to 64, and to 1,024 with a small weight | `gemm.py`, whose launches overlap |
 | more, up to 1,024 | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
 | more | `gemm.py`, whose programs take tiles in turn, where all have one nearly to the end; else as from 65 on |
 
-Each result is a sum over K. The matrix units take 16 channels after the other and add into one float32 accumulator, from
-the first channel to the last. That order is the same for every tile, number of rows, instruction and operand order, so
+A narrow weight, whose sums are in parts (`parts.py`), has other kernels: `gemm_m16_parts.py`, likewise with the norm, for 1 to 48 rows,
+and to 64 if it is small; `gemm.py` for more. The vendor has no such sums.
+
+Each result is a sum over K, or over parts of it. The matrix units take 16 channels after the other and add into one float32
+accumulator, from the first channel to the last. That order is the same for every tile, number of rows, instruction and operand order, so
 kernels may differ in all of these, and a row has the same bits whatever the other rows are. The choice is one of speed
 alone; it is measured on an H200 and an H100 for models of 0.1 to 8 billion parameters (docs/tuning.md).
 """

@@ -17,9 +17,9 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
-from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.epilogue import added, load_and_finish
 from draftline.kernels.triton.linear.gemm_config import GemmConfig, config_for
-from draftline.kernels.triton.linear.parts import add_part, part_channels
+from draftline.kernels.triton.linear.parts import part_channels
 from draftline.kernels.triton.linear.tiles import place_of_tile
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 from draftline.kernels.triton.rows import empty_rows, rows_with_room
@@ -85,11 +85,11 @@ def _multiply(
             # Not a loop a part: at its end the pipeline would be empty.
             left -= BLOCK_K
             if left == 0:
-                total = add_part(total, acc)
+                total = added(acc, total)
                 acc = tl.zeros(acc.shape, tl.float32)
                 left = PART
     if PART:
-        acc = add_part(total, acc)
+        acc = added(acc, total)
     if WEIGHT_FIRST:
         acc = tl.trans(acc)
     up = acc

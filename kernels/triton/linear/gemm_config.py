@@ -157,12 +157,12 @@ def parts_config(rows: int, n: int, part: int) -> GemmConfig:
 
     A program has two tiles of sums in registers, so large ones do not take tiles in turn.
     """
-    few, whole = n <= 1024, part % 256 == 0
+    few, block_k = n <= 1024, 128 if part % 256 else 256
     if rows <= 64:
-        return GemmConfig(64, 16 if few else 32, block_k=256 if whole else 128, num_warps=4, num_stages=5 if few else 4)
+        return GemmConfig(64, 16 if few else 32, block_k, num_warps=4, num_stages=5 if few else 4)
     if rows <= 256:
         block_n = 16 if few and rows <= 128 else 32
-        return GemmConfig(64, block_n, block_k=256 if whole else 128, num_warps=4, num_stages=4 if whole else 6)
+        return GemmConfig(64, block_n, block_k, num_warps=4, num_stages=6 if block_k == 128 else 4)
     if rows <= 512:
         return GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=4)
     if rows <= MANY_ROWS:

@@ -21,7 +21,7 @@ from torch import Tensor
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import added, load_and_finish
 from draftline.kernels.triton.linear.parts import PARTS, part_channels, sum_of_parts
-from draftline.kernels.triton.linear.row_norm import MOST_ROWS, WARPS, row_factors
+from draftline.kernels.triton.linear.row_norm import MOST_ROWS, WARPS, row_factors, rows_read
 from draftline.kernels.triton.linear.smaller import smaller_early_product
 from draftline.kernels.triton.overlap import (
     AT_ONCE,
@@ -162,7 +162,7 @@ def _gemm_m16_parts_kernel(
         last_scale = tl.load(norm + part + last_channel, mask=last_channel < left, other=0.0) if NORM else 1.0
     if OVERLAP and AHEAD > 0:
         line = EARLY * BLOCK_K + tl.arange(0, AHEAD // 64)[None, None, :] * 64
-        prefetch(row_start + tl.minimum(line, tl.maximum(left - 1, 0)))
+        prefetch(row_start + tl.minimum(line, left - 1))
     wait_for_previous(OVERLAP, NEXT)
     values = no_tensors()
     for early in tl.static_range(EARLY):
@@ -172,7 +172,7 @@ def _gemm_m16_parts_kernel(
         last_value = tl.load(x_start + last_channel, mask=seen & (last_channel < left), other=0.0)
     n = first + tl.arange(0, BLOCK_N)[:, None]
     m = tl.arange(0, M)[None, :]
-    mask = (m < TOKENS) & (start + m < num_rows) & (n < N)
+    mask = (start + m < num_rows) & (n < N)
     offset = m * N + n
     # Not at the end: the product takes as long as this load.
     before = tl.load(residual + start * N + offset, mask=mask, other=0.0) if ADD else 0.0
@@ -249,7 +249,7 @@ def gemm_m16_parts(
         limits,
     )
     scale, eps = norm or (x, 0.0)
-    tokens = 1 if num_rows == 1 else MOST_ROWS if num_rows <= MOST_ROWS else _TOKENS
+    tokens = rows_read(num_rows)[0] if num_rows <= MOST_ROWS else _TOKENS
     block_n, rest = config.block_n // 2 if swiglu else config.block_n, part % config.block_k
     out = empty_rows(num_rows, n, dtype=x.dtype, device=x.device)
     _gemm_m16_parts_kernel[(triton.cdiv(n, block_n), triton.cdiv(num_rows, tokens))](

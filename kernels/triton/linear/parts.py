@@ -1,7 +1,7 @@
 """Which dense products are sums of four parts, and of which channels.
 
-The matrix units add 16 channels after the other, and each addition waits for the one before: some 17 ns. A narrow weight is read in
-less time than such a chain of all its channels takes. So of these weights the channels are in four parts. Each is a chain of its own,
+The matrix units add 16 channels after the other, and each addition waits for the one before. A narrow weight is read in less time
+than such a chain of all its channels takes. So of these weights the channels are in four parts. Each is a chain of its own,
 and their sums are added in float32, from the first to the last. A few rows gain what three quarters of the chain took
 (docs/tuning.md#sums-in-parts). With many rows, tiles take one part after the other.
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from draftline.kernels.triton.linear.epilogue import added
 
 PARTS = tl.constexpr(4)
 """As many as a program of few rows has warps: each has a part."""
@@ -33,16 +35,10 @@ def part_channels(weight: Tensor) -> int:
 
 
 @triton.jit
-def add_part(total: tl.tensor, part: tl.tensor) -> tl.tensor:
-    """``total + part``. With a plain + the compiler would begin the part's sum with the total."""
-    return tl.fma(part, tl.full(part.shape, 1.0, tl.float32), total)
-
-
-@triton.jit
 def sum_of_parts(parts: tl.tensor) -> tl.tensor:
     """[PARTS, N, M] -> [N, M], added from the first to the last."""
     by_two = tl.reshape(tl.permute(parts, (1, 2, 0)), (parts.shape[1], parts.shape[2], 2, 2))
     even, odd = tl.split(by_two)
     first, third = tl.split(even)
     second, fourth = tl.split(odd)
-    return add_part(add_part(add_part(first, second), third), fourth)
+    return added(fourth, added(third, added(second, first)))
