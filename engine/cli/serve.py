@@ -9,13 +9,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 import uvloop
 
 from draftline.engine.cli.backend import describe
-from draftline.engine.cli.errors import writable_output
+from draftline.engine.cli.errors import print_error, writable_output
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
@@ -82,7 +82,8 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
     if ended.done():
         stopping.cancel()
         await server.drain()  # its requests have failed: clients receive the errors
-        raise ended.result() or EngineStoppedError("the engine was closed")
+        print_error(str(ended.result() or EngineStoppedError("the engine was closed")))
+        _exit_now(1)  # its step may go on: a thread in a library's code aborts a process whose interpreter is gone
     logger.info("draining: waiting up to %g s for running requests", server_config.drain_timeout)
     if not await server.drain():
         logger.warning("some requests did not finish within --drain-timeout and were cut off")
@@ -169,8 +170,9 @@ def _say(line: str) -> None:
         sys.stdout.flush()
 
 
-def _exit_now(code: int) -> None:
+def _exit_now(code: int) -> NoReturn:
     with writable_output():
         sys.stdout.flush()
-        sys.stderr.flush()
+    sys.stderr.flush()
+    logging.shutdown()
     os._exit(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
@@ -10,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TextIO
 
 from typing_extensions import override
 
@@ -55,43 +54,42 @@ def start_logging(level: str, form: Literal["text", "json"]) -> None:
     """Make all loggers write to standard error.
 
     In JSON, lines that libraries write to standard error by themselves (gRPC, CUDA, an allocator that fails) become records
-    too, those of child processes included.
+    too, those of child processes included. `logging.shutdown` writes the last of them; a process that ends without its
+    interpreter's own exit calls it.
     """
-    stream = sys.stderr
-    if form == "json":
-        stream = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1, encoding="utf-8")
-    handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler() if form == "text" else _ForeignLines()
     handler.setFormatter(FORMATTERS[form]())
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    if form == "json":
-        _log_foreign_lines(handler)
 
 
-def _log_foreign_lines(handler: logging.Handler) -> None:
-    """Put a pipe in the place of standard error, and make a record of every line that comes through it."""
-    reading, writing = os.pipe()
-    os.dup2(writing, sys.stderr.fileno())
-    os.close(writing)
+class _ForeignLines(logging.StreamHandler[TextIO]):
+    """Puts a pipe in the place of standard error, and makes a record of every line that comes through it."""
 
-    def read() -> None:
-        with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
+    def __init__(self) -> None:
+        super().__init__(os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1, encoding="utf-8"))
+        reading, writing = os.pipe()
+        os.dup2(writing, sys.stderr.fileno())
+        os.close(writing)
+        self._thread = threading.Thread(target=self._read, args=(reading,), name="draftline-stderr", daemon=True)
+        self._thread.start()
+
+    def _read(self, pipe: int) -> None:
+        with os.fdopen(pipe, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 if line.startswith(_RECORD):  # of a child process that logs in JSON itself
-                    handler.stream.write(line)  # type: ignore[attr-defined]
+                    self.stream.write(line)
                 elif line.strip():
                     record = logging.LogRecord("stderr", logging.WARNING, "", 0, line.rstrip(), None, None)
-                    handler.handle(record)
+                    # Without the handler's lock: `close` waits for this thread, and has it.
+                    self.stream.write(self.format(record) + self.terminator)
 
-    thread = threading.Thread(target=read, name="draftline-stderr", daemon=True)
-    thread.start()
-
-    def finish() -> None:
+    @override
+    def close(self) -> None:
         """Read what is left: the last lines are those that say why a process ends."""
         sys.stderr.flush()
-        os.dup2(handler.stream.fileno(), 2)  # type: ignore[attr-defined]  # closes the pipe, unless a child has it
-        thread.join(timeout=1)
-
-    atexit.register(finish)
+        os.dup2(self.stream.fileno(), sys.stderr.fileno())  # closes the pipe, unless a child has it
+        self._thread.join(timeout=1)
+        super().close()
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object]:

@@ -100,6 +100,8 @@ _WAITING = """
 import sys
 
 if "serve" in sys.orig_argv:
+    import atexit
+    import os
     import time
     from pathlib import Path
 
@@ -111,6 +113,8 @@ if "serve" in sys.orig_argv:
             time.sleep(1)
 
     Arrival.wait = wait
+    # As a thread may do that comes back from a library's code to an interpreter that has ended.
+    atexit.register(os.abort)
 """
 
 
