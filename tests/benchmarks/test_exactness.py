@@ -75,11 +75,11 @@ def test_every_request_wants_log_probabilities_and_is_the_same_in_every_call(tmp
     assert len(questions(None, 5)) == 5
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(not EXACT, reason="this CPU's kernels, or those chosen for it, are only close")
 @pytest.mark.parametrize(
     ("suites", "limit", "max_tokens"),
-    [(["constrained"], 16, 16), pytest.param(["greedy", "constrained"], 16, 32, marks=pytest.mark.slow)],
+    [(["constrained"], 16, 16), (["greedy", "constrained"], 16, 32)],
 )
 def test_a_tiny_model_gives_equal_answers_in_every_column(
     suites: list[str], limit: int, max_tokens: int, shape: str, tmp_path: Path

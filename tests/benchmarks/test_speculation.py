@@ -107,13 +107,10 @@ def test_invalid_arguments_are_rejected(arguments: list[str], message: str, caps
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "drafter", "ranks"),
-    [
-        ({}, "draft_model", 1),
-        pytest.param({"draft_vocab_size": 100}, "ngram+eagle3", 1, marks=pytest.mark.slow),
-        pytest.param({}, "draft_model", 2, marks=pytest.mark.slow),
-    ],
+    [({}, "draft_model", 1), ({"draft_vocab_size": 100}, "ngram+eagle3", 1), ({}, "draft_model", 2)],
 )
 def test_a_run_on_random_weights_is_marked_synthetic(
     tmp_path: Path, fields: dict[str, int], drafter: str, ranks: int

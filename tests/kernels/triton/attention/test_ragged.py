@@ -151,7 +151,7 @@ def test_a_short_piece_of_a_prompt_may_have_the_longest_history(device: torch.de
     assert_close(out, expected(q, cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("at_once", [None, 3])
+@pytest.mark.parametrize("at_once", [pytest.param(None, marks=pytest.mark.slow), 3])
 def test_more_rows_than_are_looked_at_together(at_once: int | None, device: torch.device, rng: torch.Generator) -> None:
     """Chunks in the first, the second and the third look at the rows, among decodes and rows of padding."""
     query_lens = [(1, 0)[row % 2] for row in range(600)]
