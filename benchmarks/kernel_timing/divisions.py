@@ -19,9 +19,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear import dense
-from draftline.kernels.triton.linear.gemm_m16 import GemmM16Config, gemm_m16_config
-from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig
+from draftline.kernels.triton.linear.gemm_m16 import GemmM16Config, gemm_m16_config, max_gemm_m16_rows
+from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig, max_parts_rows
 from draftline.kernels.triton.linear.parts import part_channels
 from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.overlap import AT_ONCE, PREPARED, WAITED
@@ -33,7 +34,7 @@ Division = GemmM16Config | GemmM16PartsConfig
 Divisions = dict[tuple[int, int], Division]
 """By the shape of the weight, [N, K]; a product that is missing has the engine's."""
 
-STEPS = [(1, 1, 400), (1, 5, 400), (4, 1, 400), (8, 1, 400), (1, 1, 2000)]
+STEPS = [(1, 1, 400), (1, 5, 400), (4, 1, 400), (8, 1, 400), (1, 1, 2000), (32, 1, 400), (8, 5, 400)]
 """Sequences, tokens of each, and their context."""
 
 _ROUNDS = 3
@@ -42,21 +43,25 @@ _LEAST_GAIN = 0.003
 
 _STARTS = [AT_ONCE.value, PREPARED.value, WAITED.value]
 _MOST_EARLY_BYTES = 48 << 10
-"""Of one part of the weight, in tiles that a program loads early."""
+"""Of one part, in tiles of the weight and of x that a program loads early."""
 
 
-def candidates(n: int, k: int) -> list[Division]:
-    """The divisions to try of a product with a weight [n, k]."""
+def candidates(n: int, k: int, rows: int, limits: DeviceLimits) -> list[Division]:
+    """The divisions to try of a product of so many rows with a weight [n, k]; none if it has the kernel of many rows."""
     part = part_channels(torch.empty(n, k, dtype=DTYPE, device="meta"))
     if not part:
         engine = gemm_m16_config(n, k, overlap=True)
-        return [replace(engine, starts_next=starts) for starts in _STARTS]
-    found: list[Division] = []
-    for rows, block_k, starts in product((16, 32), (128, 256), _STARTS):
-        most = max(min(part // block_k, _MOST_EARLY_BYTES // (rows * block_k * 2)), 1)
+        few = rows <= max_gemm_m16_rows(n * k, overlap=True)
+        return [replace(engine, starts_next=starts) for starts in _STARTS] if few else []
+    if rows > max_parts_rows(n * k):
+        return []
+    found: list[GemmM16PartsConfig] = []
+    # Up to 16 rows, a program has all of them.
+    for tokens, block_n, block_k, starts in product((16, 32) if rows > 16 else (16,), (16, 32), (128, 256), _STARTS):
+        most = max(min(part // block_k, _MOST_EARLY_BYTES // ((block_n + tokens) * block_k * 2)), 1)
         ahead = 256 if most * block_k < part - part % block_k else 0
-        found.append(GemmM16PartsConfig(rows, block_k, early=most, ahead=ahead, starts_next=starts))
-    return found
+        found.append(GemmM16PartsConfig(block_n, block_k, most, ahead=ahead, starts_next=starts, tokens=tokens))
+    return [division for division in found if division.shared_bytes(part, DTYPE.itemsize) <= limits.shared_bytes]
 
 
 @contextmanager
@@ -95,7 +100,7 @@ def search(bench: Bench, ops: TritonOps, model: ModelSizes, step: DecodeStep, ca
     for _ in range(_ROUNDS):
         before = best
         for name, shape in model.linears.items():
-            for division in candidates(*shape):
+            for division in candidates(*shape, step.tokens, ops.limits):
                 tried = {**chosen, shape: division}
                 this = took(tried, f"{name}={division}")
                 if this < best * (1 - _LEAST_GAIN):

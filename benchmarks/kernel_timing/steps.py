@@ -55,19 +55,20 @@ class DecodeStep:
     """One model's step for a fixed batch.
 
     Attributes:
+        tokens: the rows of its products.
         num_bytes: the bytes that it must read: the weights, and the keys and values of the rows.
     """
 
     def __init__(self, model: ModelSizes, weights: DecoderWeights, rows: int, query_len: int, context: int) -> None:
         batch = make_batch(rows, query_len, context)
-        tokens = rows * query_len
-        index = torch.arange(tokens, device=DEVICE)
+        self.tokens = rows * query_len
+        index = torch.arange(self.tokens, device=DEVICE)
         self._batch = dataclasses.replace(batch, logits_index=index, context_lens_host=(MAX_LENGTH,) * rows)
         self._weights = weights
         blocks = batch.block_tables.numel()
         shape = (blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
         self._cache = KVCache(tuple(LayerCache(randn(*shape), randn(*shape)) for _ in range(model.layers)))
-        self._slots = SlotTable.allocate(tokens, 8, 1, DEVICE)
+        self._slots = SlotTable.allocate(self.tokens, 8, 1, DEVICE)
         self._rows = SampleRows(index, index, SamplingFeatures.NONE, None)
         parameters = sum(n * k for n, k in model.linears.values()) * model.layers + model.vocab * model.hidden
         self.num_bytes = 2.0 * (parameters + 2 * model.layers * rows * context * model.kv_heads * model.head_dim)

@@ -40,7 +40,8 @@ _LEAST_TOKENS = tl.constexpr(8)
 """Tokens of the right matrix of an instruction."""
 
 _TOKENS = 16
-"""The most tokens of a program. With more of them, several programs read a weight's tile, and the L2 cache serves all but the first."""
+"""The tokens of a program, where there are so many. With more, several programs read a weight's tile, and the L2 cache serves all but
+the first."""
 
 _SMALL_WEIGHT, _MOST_ROWS, _MOST_ROWS_OF_SMALL = 1 << 20, 48, 64
 """The rows of x up to which this kernel is the fastest one, of weights with more elements than that, and of others."""
@@ -60,6 +61,7 @@ class GemmM16PartsConfig:
         num_stages: depth of the pipeline that loads the others.
         ahead: where launches overlap, channels of each part after the early ones to prefetch before that wait.
         starts_next: when the next kernel may start, as `overlap.py` names the times.
+        tokens: rows of x a program, if there are more than `row_norm.MOST_ROWS`; a multiple of 8.
     """
 
     block_n: int
@@ -68,6 +70,7 @@ class GemmM16PartsConfig:
     num_stages: int = 3
     ahead: int = 0
     starts_next: int = AT_ONCE.value
+    tokens: int = _TOKENS
 
     def smaller(self) -> GemmM16PartsConfig | None:
         """The next smaller division with the same results; None if there is none."""
@@ -77,11 +80,11 @@ class GemmM16PartsConfig:
         """The most shared memory of a program, for parts of so many channels."""
         column = int(PARTS) * itemsize
         loaded = min(self.early * self.block_k, part) + part % self.block_k
-        early = loaded * self.block_n * column + self.block_k * _TOKENS * column
+        early = loaded * self.block_n * column + self.block_k * self.tokens * column
         if loaded == part:
             return early
         # Batches are multiplied from registers, on every device, which saves one copy.
-        return max(early, max(self.num_stages - 1, 1) * (self.block_n + _TOKENS) * self.block_k * column)
+        return max(early, max(self.num_stages - 1, 1) * (self.block_n + self.tokens) * self.block_k * column)
 
 
 @triton.jit
@@ -249,7 +252,7 @@ def gemm_m16_parts(
         limits,
     )
     scale, eps = norm or (x, 0.0)
-    tokens = rows_read(num_rows)[0] if num_rows <= MOST_ROWS else _TOKENS
+    tokens = rows_read(num_rows)[0] if num_rows <= MOST_ROWS else config.tokens
     block_n, rest = config.block_n // 2 if swiglu else config.block_n, part % config.block_k
     out = empty_rows(num_rows, n, dtype=x.dtype, device=x.device)
     _gemm_m16_parts_kernel[(triton.cdiv(n, block_n), triton.cdiv(num_rows, tokens))](

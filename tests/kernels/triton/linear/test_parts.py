@@ -25,6 +25,7 @@ FEW = [
     GemmM16PartsConfig(32, 64, early=0, num_stages=2, ahead=64),
     GemmM16PartsConfig(32, 256, early=1, num_stages=1),
     GemmM16PartsConfig(16, 32, early=3, num_stages=3, starts_next=1),
+    GemmM16PartsConfig(16, 128, early=1, tokens=32),
 ]
 """All, none, or some of a part's channels before the wait, with a last tile and without."""
 
