@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from parallel import plans
 
 
+@pytest.mark.slow
 def test_every_receiver_gets_every_plan() -> None:
     command = [sys.executable, str(Path(plans.__file__)), "--receivers", "2", "--rows", "1,3"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -97,7 +97,9 @@ def assert_as_one_by_one(
     ],
     ids=["full-qk-norm", "window-plain", "full-plain", "window-qk-norm"],
 )
-@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(3, 1, 32), (2, 2, 80)])
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads", "head_dim"), [(3, 1, 32), pytest.param(2, 2, 80, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("context_lens", "num_sms"),
     [((1, 33), 16), ((130, 5, 64), 16), ((75,), 1), ((20, 75, 40), 1), (tuple(range(1, 70, 17)), 1)],
@@ -177,7 +179,7 @@ def test_verifies_with_split_histories(
     assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
 
 
-@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("window", [None, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("context", [1, 16, 33, 150])
 def test_a_single_row_has_the_same_bits_however_it_is_planned(
     context: int, window: int | None, rng: torch.Generator

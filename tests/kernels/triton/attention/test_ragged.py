@@ -80,7 +80,10 @@ def spec_of(scale: float, window: int | None = None, soft_cap: float = 0.0) -> A
 HEADS = {"gqa-4": (4, 1, 64), "gqa-3": (9, 3, 32), "mha-80": (2, 2, 80), "mqa-8": (8, 1, 16)}
 
 
-@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize(
+    "heads",
+    [pytest.param(heads, id=name, marks=[pytest.mark.slow] * (name == "mqa-8")) for name, heads in HEADS.items()],
+)
 @pytest.mark.parametrize(
     ("query_lens", "context_lens", "window", "num_sms"),
     [
