@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
@@ -82,7 +83,8 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
     if ended.done():
         stopping.cancel()
         await server.drain()  # its requests have failed: clients receive the errors
-        print_error(str(ended.result() or EngineStoppedError("the engine was closed")))
+        with suppress(OSError):  # nobody reads standard error
+            print_error(str(ended.result() or EngineStoppedError("the engine was closed")))
         _exit_now(1)  # its step may go on: a thread in a library's code aborts a process whose interpreter is gone
     logger.info("draining: waiting up to %g s for running requests", server_config.drain_timeout)
     if not await server.drain():
@@ -173,6 +175,5 @@ def _say(line: str) -> None:
 def _exit_now(code: int) -> NoReturn:
     with writable_output():
         sys.stdout.flush()
-    sys.stderr.flush()
     logging.shutdown()
     os._exit(code)

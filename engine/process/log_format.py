@@ -57,16 +57,19 @@ def start_logging(level: str, form: Literal["text", "json"]) -> None:
     too, those of child processes included. `logging.shutdown` writes the last of them; a process that ends without its
     interpreter's own exit calls it.
     """
-    handler = logging.StreamHandler() if form == "text" else _ForeignLines()
-    handler.setFormatter(FORMATTERS[form]())
+    formatter = FORMATTERS[form]()
+    handler = logging.StreamHandler() if form == "text" else _ForeignLines(formatter)
+    handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 class _ForeignLines(logging.StreamHandler[TextIO]):
     """Puts a pipe in the place of standard error, and makes a record of every line that comes through it."""
 
-    def __init__(self) -> None:
+    def __init__(self, formatter: logging.Formatter) -> None:
+        """``formatter`` of these records: a line may come at once."""
         super().__init__(os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1, encoding="utf-8"))
+        self.setFormatter(formatter)
         reading, writing = os.pipe()
         os.dup2(writing, sys.stderr.fileno())
         os.close(writing)

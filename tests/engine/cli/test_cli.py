@@ -337,14 +337,17 @@ def test_serve_from_start_to_sigterm(process: Callable[..., subprocess.Popen[str
     assert "Traceback" not in err
 
 
-def test_a_server_whose_engine_dies_says_so_and_ends(process: Callable[..., subprocess.Popen[str]]) -> None:
-    server = process("serve", "--port", "0")
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_server_whose_engine_dies_says_so_and_ends(form: str, process: Callable[..., subprocess.Popen[str]]) -> None:
+    server = process("serve", "--port", "0", "--log-format", form)
     address = said(server, LISTENING)
     said(server, READY)
     assert failed(run("generate", "DIE", "--server", address), 1).startswith("the server answers UNAVAILABLE: ")
     _, err = server.communicate(timeout=PATIENCE_S)
     assert server.returncode == 1
-    assert err.splitlines()[-1] == "draftline: error: the engine stopped after a fault: DIE"
+    last = err.splitlines()[-1]
+    message = last if form == "text" else json.loads(last)["message"]
+    assert message == "draftline: error: the engine stopped after a fault: DIE"
     assert "Traceback" not in err
 
 

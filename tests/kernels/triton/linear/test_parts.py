@@ -27,7 +27,7 @@ FEW = [
     GemmM16PartsConfig(16, 32, early=3, num_stages=3, starts_next=1),
     GemmM16PartsConfig(16, 128, early=1, tokens=32),
 ]
-"""All, none, or some of a part's channels before the wait, with a last tile and without."""
+"""All, none, or some of a part's channels before the wait, with a last tile and without; and more rows of x a program."""
 
 MANY = [GemmConfig(64, 32, 64, 4, 3), GemmConfig(16, 64, 128, 4, 2), GemmConfig(64, 16, 64, 4, 2, in_turn=2)]
 SMALL = DeviceLimits(90, 2, UNLIMITED.shared_bytes)
