@@ -3,7 +3,7 @@
 | rows | kernel |
 |---|---|
 | 1 to 16, and to 32 with a small weight | `gemm_m16.py`, which has the norm of up to 8 of a small model in its launch |
-| more, up to 64, and to 1,024 with a small weight | `gemm.py`, whose launches overlap |
+| more, up to 64, and to 256 or 1,024 with a small weight | `gemm.py`, whose launches overlap |
 | more, up to 1,024 | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
 | more | `gemm.py`, whose programs take tiles in turn, where all have one nearly to the end; else as from 65 on |
 

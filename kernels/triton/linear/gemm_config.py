@@ -16,7 +16,7 @@ from draftline.kernels.triton.linear.smaller import smaller_product
 OWN_ROWS = 64
 """Up to so many tokens every product runs here, and launches overlap."""
 
-_SMALL_WEIGHTS = ((2 << 20, 1024), (8 << 20, 128))
+_SMALL_WEIGHTS = ((2 << 20, 1024), (8 << 20, 256))
 """Weights of up to so many elements, and the tokens up to which their products are faster here, whose launches overlap, than
 the vendor's."""
 
@@ -92,6 +92,10 @@ def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
         if tiles_m * (n // 64) <= _MOST_AT_ONCE:
             return GemmConfig(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=4)
         return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
+    if 128 < rows <= 256 and n > 2048:
+        if swiglu:
+            return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=8, num_stages=4)
+        return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
     programs, block_n = 96 if rows <= 128 else 60, 64 if swiglu else 128
     while block_n > 16 and n // block_n * tiles_m < programs:
         block_n //= 2

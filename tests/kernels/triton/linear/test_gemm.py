@@ -102,4 +102,4 @@ def test_small_weights_have_programs_for_most_multiprocessors() -> None:
 
 
 def test_the_larger_the_weight_the_fewer_rows_are_our_own() -> None:
-    assert [max_own_rows(n * k) for n, k in ((3072, 576), (6144, 1024), (4096, 4096))] == [1024, 128, 64]
+    assert [max_own_rows(n * k) for n, k in ((3072, 576), (6144, 1024), (4096, 4096))] == [1024, 256, 64]
