@@ -14,14 +14,13 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.triton.attention.decode import decode_attention
+from draftline.kernels.triton.attention.decode_plan import DecodePlan, plan_decode
 from draftline.kernels.triton.attention.plan import (
     AttentionLaunch,
     AttentionShape,
-    DecodePlan,
     LongQueries,
     Tile,
     plan_attention,
-    plan_decode,
 )
 from draftline.kernels.triton.attention.ragged import run_launch
 from draftline.kernels.triton.linear.dense import overlaps
@@ -171,7 +170,6 @@ def decode_case(
         overlap = overlaps(qkv, ops.limits)
         return lambda x, cache: decode_attention(x, batch, cache, spec, plan=plan, overlap=overlap)
 
-    # Many rows have no such plan.
     plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)
     if plan is not None:
         for tile in tiles:

@@ -20,7 +20,9 @@ from draftline.spec.drafter import DraftChunk, DraftRows
 
 _SHORT_CHUNKS = (2, 5, 9, 16, 32, 64)
 """The last is for the head's kernel of so many logits, where there is one row only."""
-_ROWS_OF_CHUNKS = (1, 8, 20)
+_ROWS_OF_CHUNKS = (1, 8, 18, 20, 40)
+"""Histories are shared by many programs, or by few; and by none, with launches that overlap or do not, and with programs that have all of a
+multiprocessor or a part of it."""
 _ROWS_WITH_LOGPROBS = 20
 """Enough for the head's kernel of most logits. Those of all rows would take more memory than a small card has."""
 _LONG_CHUNKS = (64, 512, 4096)

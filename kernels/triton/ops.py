@@ -18,7 +18,8 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.attention.decode import decode_attention
-from draftline.kernels.triton.attention.plan import AttentionShape, plan_decode
+from draftline.kernels.triton.attention.decode_plan import plan_decode
+from draftline.kernels.triton.attention.plan import AttentionShape
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.attention.soft_cap import soft_cap
@@ -116,12 +117,12 @@ class TritonOps(Ops):
 
     @override
     def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        # Few decodes and verifies without soft caps run in one or two launches; other batches rotate and write in their own.
+        # Decodes and verifies run in one or two launches; batches with prompts rotate and write in their own.
         num_kv_heads, head_dim = cache.keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
         shape = AttentionShape.of(group, qkv, cache, self.limits)
         overlap = overlaps(qkv, self.limits)
-        plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host) if spec.soft_cap == 0.0 else None
+        plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)
         if plan is None:
             queries = rope_write_kv(qkv, batch, cache, spec, overlap=overlap)
             return attention(queries, batch, cache, spec, limits=self.limits, own=qkv, overlap=overlap)

@@ -1,14 +1,15 @@
-"""Decodes and verifies in two launches: (QK-norm,) rotation, cache write and attention of a few tokens a row.
+"""Decodes and verifies: (QK-norm,) rotation, cache write and attention of a few tokens a row in one launch, or in two.
 
 A program owns one row, one key/value head and some tiles of the row's history. It rotates the row's queries of the heads
 that share the key/value head, packed into one tile, and attends to its tiles of keys through the block table
 (`online_softmax.py`). The program whose tiles hold the new tokens' positions first rotates the new keys and writes keys and
 values to the cache, and then reads them there like all others.
 
-Programs share a history (Flash-Decoding, Dao et al. 2023), and a second launch joins its tiles (`join.py`). A CUDA graph's bucket
-decides the number of programs, but the row decides the number of keys: a program without tiles is short.
+Of few rows, programs share a history (Flash-Decoding, Dao et al. 2023), and a second launch joins its tiles (`join.py`). A CUDA graph's
+bucket decides the number of programs, but the row decides the number of keys: a program without tiles is short. Of many rows, a
+program has all of a history, and joins the tiles itself.
 
-Not here: many rows and prompt chunks (`ragged.py`, `rope.py`), and the number of programs (`plan.py`).
+Not here: batches with prompts (`ragged.py`, `rope.py`), and the number of programs (`decode_plan.py`).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from torch import Tensor
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.decode_parts import angles, cache_offset, load_with_partner, rotate
+from draftline.kernels.triton.attention.decode_plan import MAX_QUERIES, DecodePlan
 from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs, multiplies_float16
 from draftline.kernels.triton.attention.join import TileStates, join_tiles, store_tile
 from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, rounded
-from draftline.kernels.triton.attention.online_softmax import tile_state
-from draftline.kernels.triton.attention.plan import MAX_QUERIES, DecodePlan
+from draftline.kernels.triton.attention.online_softmax import join, no_keys, scores, store_result, tile_state
 from draftline.kernels.triton.overlap import launch_options, prefetch, start_next, wait_for_previous
 from draftline.kernels.triton.rows import empty_rows
 
@@ -87,6 +88,7 @@ def _attend(
     QUERIES: tl.constexpr,
     WINDOWED: tl.constexpr,
     PAIRS: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """The state of one tile of keys [N, D] at the positions ``place`` [N], those ``seen`` [N], for queries at ``position`` [M, 1]."""
@@ -95,11 +97,9 @@ def _attend(
         shown = shown & (place[None, :] <= position)
         if WINDOWED:
             shown = shown & (place[None, :] > position - window)
-    score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-    if PAIRS:
-        score *= power
+    score = scores(query, key, power, scale, SOFT_CAP, PRECISION)
     score = tl.where(shown, score, float("-inf"))
-    acc, row_max, row_sum = tile_state(score, value, scale, PAIRS, PRECISION)
+    acc, row_max, row_sum = tile_state(score, value, 1.0 if SOFT_CAP > 0.0 else scale, PAIRS, PRECISION)
     return acc, row_max, row_sum
 
 
@@ -110,12 +110,14 @@ def _decode_attention_kernel(
     values: tl.tensor,
     key_scales: tl.tensor,
     value_scales: tl.tensor,
+    out: tl.tensor,
     partial: tl.tensor,
     stats: tl.tensor,
     cache_index: tl.tensor,
     query_starts: tl.tensor,
     context_lens: tl.tensor,
     block_tables: tl.tensor,
+    longest_first: tl.tensor,
     rope: tl.tensor,
     query_norm: tl.tensor,
     key_norm: tl.tensor,
@@ -138,7 +140,10 @@ def _decode_attention_kernel(
     NEW: tl.constexpr,
     WINDOWED: tl.constexpr,
     PAIRS: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
     QK_NORM: tl.constexpr,
+    SPLIT: tl.constexpr,
+    ORDERED: tl.constexpr,
     EARLY: tl.constexpr,
     NEXT: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -156,6 +161,9 @@ def _decode_attention_kernel(
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     row = tl.program_id(0) // NUM_KV_HEADS
     split = tl.program_id(1)
+    if ORDERED:
+        # Where programs queue for the device, the long rows must not be the last.
+        row = tl.load(longest_first + row)
     token = tl.load(query_starts + row).to(tl.int64)
     query_len = (tl.load(query_starts + row + 1) - token).to(tl.int32)
     # A row of padding has no token, and its length means nothing.
@@ -234,7 +242,7 @@ def _decode_attention_kernel(
     wide_key = load_with_partner(new_head, dim, new_mask, HEAD_DIM)
     wide_value = tl.load(new_head + NUM_KV_HEADS * HEAD_DIM + dim, mask=new_mask, other=0.0).to(tl.float32)
     query = rotate(wide_query, query_weight, cos, signed_sin, eps, HEAD_DIM, QK_NORM).to(qkv.dtype.element_ty)
-    power = 1.0
+    power = None
     if PAIRS:
         query, power = as_float16(query)
 
@@ -260,12 +268,13 @@ def _decode_attention_kernel(
         first_value = tl.where(is_new_place, _alone(rounded(wide_value, value_scale, values)), first_value)
         acc, row_max, row_sum = _attend(
             query, power, first_key, first_value, first_place, written | (first_place == history), position, window, scale,
-            QUERIES, WINDOWED, PAIRS, PRECISION,
+            QUERIES, WINDOWED, PAIRS, SOFT_CAP, PRECISION,
         )  # fmt: skip
         first_stored = stored + (first_tile - row_tile) * tile_stride
         store_tile(partial, stats, first_stored, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
     # The loop reads new tokens as later steps will: from the cache. All threads' stores come first.
     tl.debug_barrier()
+    total, total_max, total_sum = no_keys(BLOCK_M, BLOCK_D, PAIRS)
     for tile in range(next_tile, end_tile):
         place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         key, value, seen = _load_tile(
@@ -273,10 +282,17 @@ def _decode_attention_kernel(
             NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, PAIRS, DTYPE,
         )  # fmt: skip
         acc, row_max, row_sum = _attend(
-            query, power, key, value, place, seen, position, window, scale, QUERIES, WINDOWED, PAIRS, PRECISION
-        )
-        target = stored + (tile - row_tile) * tile_stride
-        store_tile(partial, stats, target, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
+            query, power, key, value, place, seen, position, window, scale,
+            QUERIES, WINDOWED, PAIRS, SOFT_CAP, PRECISION,
+        )  # fmt: skip
+        if SPLIT:
+            target = stored + (tile - row_tile) * tile_stride
+            store_tile(partial, stats, target, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
+        else:
+            total, total_max, total_sum = join(total, total_max, total_sum, acc, row_max, row_sum, PAIRS)
+    if not SPLIT:
+        flat = (token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP
+        store_result(out, flat, lane < num_lanes, total, total_sum, HEAD_DIM, BLOCK_D, PAIRS)
 
 
 def decode_attention(
@@ -294,7 +310,7 @@ def decode_attention(
         qkv: [T, (H + 2 G) * D].
         batch: rows and block tables.
         cache: the layer's keys and values.
-        spec: the layer's attention, without a soft cap.
+        spec: the layer's attention.
         plan: the tile of each program, the query tokens that it holds, and the most tiles of a history.
         overlap: start before the previous kernel has ended.
     """
@@ -306,7 +322,8 @@ def decode_attention(
     tile, num_splits = plan.tile, plan.num_splits
     out = empty_rows(tokens, num_heads * head_dim, dtype=qkv.dtype, device=qkv.device)
     longest = max(batch.query_lens_host)
-    states = TileStates.empty(plan.max_tiles, rows, longest, num_heads, head_dim, qkv.device)
+    split, ordered = num_splits > 1, num_splits == 1 and batch.longest_first is not None
+    states = TileStates.empty(plan.max_tiles if split else 0, rows, longest, num_heads, head_dim, qkv.device)
     # An unused argument must still be a tensor.
     query_norm, key_norm = spec.norms if spec.norms is not None else (qkv, qkv)
     key_scales, value_scales = cache.scales if cache.scales is not None else (qkv, qkv)
@@ -316,12 +333,14 @@ def decode_attention(
         cache.values,
         key_scales,
         value_scales,
+        out,
         states.partial,
         states.stats,
         batch.cache_index,
         batch.query_starts,
         batch.context_lens,
         batch.block_tables,
+        batch.longest_first if ordered else batch.context_lens,
         spec.rope,
         query_norm,
         key_norm,
@@ -344,8 +363,11 @@ def decode_attention(
         NEW=1 if plan.queries == 1 else MAX_QUERIES,
         WINDOWED=spec.window is not None,
         PAIRS=multiplies_float16(cache.keys, qkv),
+        SOFT_CAP=spec.soft_cap,
         QK_NORM=spec.norms is not None,
-        EARLY=plan.early and batch.settled and cache.keys.dtype == qkv.dtype,
+        SPLIT=split,
+        ORDERED=ordered,
+        EARLY=split and plan.early and batch.settled and cache.keys.dtype == qkv.dtype,
         NEXT=plan.starts_next,
         OVERLAP=overlap,
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
@@ -353,5 +375,6 @@ def decode_attention(
         num_stages=tile.num_stages,
         **launch_options(overlap),
     )
-    join_tiles(states, out, batch, spec.window, tile.block_n, starts_next=plan.starts_next, overlap=overlap)
+    if split:
+        join_tiles(states, out, batch, spec.window, tile.block_n, starts_next=plan.starts_next, overlap=overlap)
     return out

@@ -90,6 +90,27 @@ def divisor(row_sum: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def store_result(
+    out: tl.tensor,
+    flat: tl.tensor,
+    mask: tl.tensor,
+    total: tl.tensor,
+    total_sum: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PAIRS: tl.constexpr,
+) -> None:
+    """Store the attention of queries [M] at the indices ``flat`` [M] of ``out`` [., D], where ``mask`` [M] says so."""
+    if PAIRS:
+        total = tl.interleave(total[0], total[1])
+    dim = tl.arange(0, BLOCK_D)[None, :]
+    result = total / divisor(total_sum)
+    tl.store(
+        out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=mask[:, None] & (dim < HEAD_DIM)
+    )
+
+
+@triton.jit
 def capped(score: tl.tensor, scale: tl.tensor, SOFT_CAP: tl.constexpr) -> tl.tensor:
     """``cap * tanh(x / cap)`` of scores x / scale, in base-2 units, which need no factor any more."""
     unit: tl.constexpr = SOFT_CAP * 1.4426950408889634
@@ -97,7 +118,7 @@ def capped(score: tl.tensor, scale: tl.tensor, SOFT_CAP: tl.constexpr) -> tl.ten
 
 
 @triton.jit
-def _score(
+def scores(
     query: tl.tensor,
     key: tl.tensor,
     power: tl.tensor,
@@ -171,7 +192,7 @@ def cached_tile(
     elif HEAD_DIM != BLOCK_D:
         load_mask = dim < HEAD_DIM
     key = load_heads(keys, key_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
-    score = _score(query, key, power, scale, SOFT_CAP, PRECISION)
+    score = scores(query, key, power, scale, SOFT_CAP, PRECISION)
     if MASKED:
         score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
     if PAIRS:
@@ -260,7 +281,7 @@ def attend_own(
     for tile in range(first_tile, last_tile):
         position = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         token = row_start + tile * BLOCK_N - history
-        score = _score(query, own.load([token, key_column]).to(query.dtype), power, scale, SOFT_CAP, PRECISION)
+        score = scores(query, own.load([token, key_column]).to(query.dtype), power, scale, SOFT_CAP, PRECISION)
         value = own.load([token, value_column]).to(query.dtype)
         if PARTIAL:
             # Tokens past the end belong to another row: its NaN must not reach this one.

@@ -9,7 +9,6 @@ the batch and the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -19,7 +18,6 @@ from torch import Tensor
 from draftline.kernels.batch import LayerCache
 from draftline.kernels.triton.attention.fp8_cache import MAX_PAIR_ROWS, multiplies_float16
 from draftline.kernels.triton.device import DeviceLimits, fitting
-from draftline.kernels.triton.overlap import AT_ONCE, PREPARED
 
 SHORT_QUERY = 32
 """The longest query of decodes and verifies, which have a small tile. Longer ones (prompt chunks) have a large one."""
@@ -33,24 +31,10 @@ _MAX_STORED = 2**28
 _MAX_STORED_BESIDE_PROMPTS = 2**26
 """The same in a step with prompts, whose activations take memory at the same time."""
 
-MAX_QUERIES = 16
-"""The longest query that one launch can rotate, write and attend with."""
-
 _LONG_TILE = 64
-
-_AHEAD = (7, 5)
-"""Stages of a pipeline that has three tiles of keys and values on their way, or two. A tile's addresses come from the block
-table, and Triton gives half of the stages to that load. Where more programs than two run on a multiprocessor, they hide each
-other's waits, and one tile is enough."""
 
 _PROGRAMS_PER_SM = 2
 """Programs of a multiprocessor that load ahead."""
-
-_WIDE_HEAD = 128
-"""The size of heads of which one program that loads ahead reads a history sooner than two that share it."""
-
-_SHARED_BY = 16
-"""Programs that share a decode's history have several tiles each where they are at most so many."""
 
 _COLUMNS_PER_SM = 256
 """Programs that share histories times the size of a head, a multiprocessor. More would wait for each other."""
@@ -184,7 +168,7 @@ class AttentionShape:
     def key_tile(self) -> int:
         """Keys of a tile: as many as fit shared memory in a pipeline of keys and values, on every device."""
         # Exact float32 products do not run on matrix units: a larger tile would only spill registers.
-        return 16 if self.wide else max(16, min(64, 8192 // _next_power_of_2(self.head_dim)))
+        return 16 if self.wide else max(16, min(64, 8192 // next_power_of_2(self.head_dim)))
 
     def num_tiles(self, context: int) -> int:
         """The tiles of a history."""
@@ -195,75 +179,56 @@ class AttentionShape:
         return self.num_tiles(context) * self.group * self.num_kv_heads * (self.head_dim + 2) * 4
 
 
-def _next_power_of_2(n: int) -> int:
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is not below ``n``."""
     return 1 << (n - 1).bit_length()
 
 
-def _max_lanes(shape: AttentionShape) -> int:
+def max_lanes(shape: AttentionShape) -> int:
     """The largest tile of decodes and verifies, in query rows."""
     return MAX_PAIR_ROWS if shape.float8 else 64
 
 
 def short_tile(shape: AttentionShape, max_query: int) -> Tile:
     """The tile of decodes and verifies: all heads of a group, and all of a row's query tokens if they fit."""
-    block_m = max(16, min(_max_lanes(shape), _next_power_of_2(max_query * shape.group)), _next_power_of_2(shape.group))
+    block_m = max(16, min(max_lanes(shape), next_power_of_2(max_query * shape.group)), next_power_of_2(shape.group))
     return Tile(block_m, shape.key_tile, num_warps=2 if block_m <= 32 else 4, num_stages=3)
-
-
-def _loading_ahead(shape: AttentionShape, tile: Tile, stages: Sequence[int]) -> Tile:
-    """The tile with the first of the numbers of stages that leaves room for two programs; itself if none does."""
-    for num_stages in stages:
-        deeper = replace(tile, num_stages=num_stages)
-        if _PROGRAMS_PER_SM * _cached_bytes(shape, deeper) <= shape.limits.shared_bytes:
-            return deeper
-    return tile
-
-
-def _cached_bytes(shape: AttentionShape, tile: Tile) -> int:
-    """Shared memory of a program that reads keys and values through the block table, or a little more."""
-    row = (4 if shape.wide else 2) * _next_power_of_2(shape.head_dim)
-    return ((tile.num_stages - 1) * tile.block_n + 3 * tile.block_m) * row
 
 
 def long_tile(shape: AttentionShape) -> Tile:
     """The tile of prompt chunks, large enough to be bound by arithmetic."""
     if shape.wide:
-        return Tile(max(16, _next_power_of_2(shape.group)), shape.key_tile, num_warps=4, num_stages=2)
+        return Tile(max(16, next_power_of_2(shape.group)), shape.key_tile, num_warps=4, num_stages=2)
     # Two such programs fit a multiprocessor: while one computes a softmax, the other keeps the matrix units busy.
-    block_m = max(_LONG_TILE, _next_power_of_2(shape.group))
+    block_m = max(_LONG_TILE, next_power_of_2(shape.group))
     return fitting(Tile(block_m, shape.key_tile, num_warps=4, num_stages=3), partial(_chunk_bytes, shape), shape.limits)
 
 
 def _chunk_bytes(shape: AttentionShape, tile: Tile) -> int:
     """Shared memory of a program of prompt chunks: its queries, and the keys and values that are loaded ahead."""
-    row = 2 * _next_power_of_2(shape.head_dim)
+    row = 2 * next_power_of_2(shape.head_dim)
     # Hardware copies a chunk's own keys where launches overlap too, in a loop that has all stages.
     stages = tile.num_stages if shape.limits.overlaps else tile.num_stages - 1
     return (2 * stages * tile.block_n + tile.block_m) * row
-
-
-def max_programs(num_sms: int) -> int:
-    """The limit of rows times key/value heads up to which programs share a decode's histories; more fill the device."""
-    return num_sms
 
 
 def num_splits(
     shape: AttentionShape, num_tiles: int, max_context: int, num_tokens: int, columns_per_sm: int = _COLUMNS_PER_SM
 ) -> int:
     """Programs that share each history: enough to fill the device, but at most one a tile."""
-    if not _have_room(shape, num_tokens, max_context):
+    if not have_room(shape, num_tokens, max_context):
         return 1
-    return max(1, min(_room(shape, num_tiles, columns_per_sm), shape.num_tiles(max_context), MAX_SPLITS))
+    return max(1, min(room_for(shape, num_tiles, columns_per_sm), shape.num_tiles(max_context), MAX_SPLITS))
 
 
-def _have_room(shape: AttentionShape, num_tokens: int, max_context: int, most: int = _MAX_STORED) -> bool:
+def have_room(shape: AttentionShape, num_tokens: int, max_context: int, most: int = _MAX_STORED) -> bool:
     """Whether the states of so many query tokens fit the memory that they may take."""
     return num_tokens * shape.state_bytes(max_context) <= most
 
 
-def _room(shape: AttentionShape, num_tiles: int, columns_per_sm: int) -> int:
+def room_for(shape: AttentionShape, num_tiles: int, columns_per_sm: int) -> int:
     """The programs that the device has room for, for each query tile and key/value head."""
-    programs = shape.limits.num_sms * max(columns_per_sm // _next_power_of_2(shape.head_dim), 1)
+    programs = shape.limits.num_sms * max(columns_per_sm // next_power_of_2(shape.head_dim), 1)
     return programs // max(num_tiles * shape.num_kv_heads, 1)
 
 
@@ -330,69 +295,6 @@ def _short_queries(shape: AttentionShape, query_lens: tuple[int, ...], context_l
     few, tokens = _are_few(shape, num_tiles), rows * longest
     splits = num_splits(shape, num_tiles, context, tokens, _RAGGED_COLUMNS_PER_SM)
     if mixed:
-        shared = few and _have_room(shape, tokens, context, _MAX_STORED_BESIDE_PROMPTS)
+        shared = few and have_room(shape, tokens, context, _MAX_STORED_BESIDE_PROMPTS)
         splits = max(splits, min(shape.num_tiles(context), _SHARED_BESIDE_PROMPTS), 2) if shared else 1
-    elif (
-        longest == 1
-        and few
-        and _room(shape, num_tiles, _RAGGED_COLUMNS_PER_SM) <= (2 if shape.head_dim >= _WIDE_HEAD else 1)
-    ):
-        # A verify computes more with each tile, and gains nothing.
-        ahead = _loading_ahead(shape, tile, _AHEAD)
-        if ahead != tile:
-            tile, splits = ahead, 1
     return ShortQueries(tile, longest, tiles_per_row, num_tiles, splits, shape.num_tiles(context))
-
-
-@dataclass(frozen=True, slots=True)
-class DecodePlan:
-    """How a batch with few query tokens a row is divided.
-
-    Attributes:
-        tile: the tile of each program.
-        queries: query tokens a row that the tile has room for.
-        num_splits: programs that share one row's history.
-        max_tiles: the most key tiles of a history.
-        early: whether they load their first tile before they wait for the kernel before, where it is settled what that reads.
-        starts_next: when attention and join let the next kernel start, as `overlap.py` names the times.
-    """
-
-    tile: Tile
-    queries: int
-    num_splits: int
-    max_tiles: int
-    early: bool
-    starts_next: int
-
-
-@lru_cache(maxsize=64)
-def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
-    """The plan of a batch of few rows with few query tokens each, if the fused launch is fastest; else None.
-
-    With more programs than multiprocessors, each runs so long that rotation and cache write cost less in separate kernels.
-
-    Args:
-        shape: the model and the device.
-        query_lens: each row's query length, or an upper bound of it.
-        context_lens: each row's context length, or an upper bound of it.
-    """
-    longest, rows = max(query_lens, default=0), len(query_lens)
-    lanes, programs = longest * shape.group, rows * shape.num_kv_heads
-    fits = 1 <= longest <= MAX_QUERIES and (longest == 1 or lanes <= _max_lanes(shape))
-    if not fits or programs > max_programs(shape.limits.num_sms):
-        return None
-    context = max(context_lens)
-    if not _have_room(shape, rows * longest, context):
-        return None
-    block_m = max(16, _next_power_of_2(lanes))
-    # Two warps hide less of a program's waits, but more programs fit a multiprocessor.
-    num_warps = 2 if longest == 1 and rows > 1 and shape.head_dim >= _WIDE_HEAD else 4
-    tile = Tile(block_m, shape.key_tile, num_warps, num_stages=2)
-    if _room(shape, rows, _COLUMNS_PER_SM) <= _SHARED_BY:
-        tile = _loading_ahead(shape, tile, _AHEAD[1:])
-    queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
-    splits, tiles = num_splits(shape, rows, context, rows * longest), shape.num_tiles(context)
-    # Programs of narrow heads leave room for the kernels that follow. More rows would hold more tiles in registers than they gain by it.
-    narrow = shape.head_dim < _WIDE_HEAD
-    starts_next = (AT_ONCE if narrow else PREPARED).value
-    return DecodePlan(tile, queries, splits, tiles, early=narrow and rows == longest == 1, starts_next=starts_next)

@@ -11,7 +11,13 @@ import triton.language as tl
 
 from draftline.kernels.triton.attention.fp8_cache import as_float16
 from draftline.kernels.triton.attention.join import store_tile
-from draftline.kernels.triton.attention.online_softmax import attend_cache, attend_own, cached_tile, divisor, no_keys
+from draftline.kernels.triton.attention.online_softmax import (
+    attend_cache,
+    attend_own,
+    cached_tile,
+    no_keys,
+    store_result,
+)
 from draftline.kernels.triton.overlap import begin
 
 _ROWS = tl.constexpr(256)
@@ -52,26 +58,6 @@ def _load_queries(
     source = token * query_stride + head * HEAD_DIM
     query = tl.load(queries + source[:, None] + dim, mask=tensor_mask, other=0.0)
     return query, row_query, mask, token * NUM_HEADS + head
-
-
-@triton.jit
-def _store_result(
-    out: tl.tensor,
-    flat: tl.tensor,
-    mask: tl.tensor,
-    total: tl.tensor,
-    total_sum: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    PAIRS: tl.constexpr,
-) -> None:
-    if PAIRS:
-        total = tl.interleave(total[0], total[1])
-    dim = tl.arange(0, BLOCK_D)[None, :]
-    result = total / divisor(total_sum)
-    tl.store(
-        out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=mask[:, None] & (dim < HEAD_DIM)
-    )
 
 
 @triton.jit
@@ -174,7 +160,7 @@ def attend_short(
                 NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
                 WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
             )  # fmt: skip
-            _store_result(out, flat, mask, total, total_sum, HEAD_DIM, BLOCK_D, PAIRS)
+            store_result(out, flat, mask, total, total_sum, HEAD_DIM, BLOCK_D, PAIRS)
 
 
 @triton.jit
@@ -340,4 +326,4 @@ def attend_long(
                 NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
                 WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
             )  # fmt: skip
-        _store_result(out, flat, mask, total, total_sum, HEAD_DIM, BLOCK_D, PAIRS)
+        store_result(out, flat, mask, total, total_sum, HEAD_DIM, BLOCK_D, PAIRS)

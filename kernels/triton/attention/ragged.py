@@ -1,4 +1,4 @@
-"""Ragged paged attention: decodes, verifies and prompt chunks of one batch.
+"""Ragged paged attention: prompt chunks, and the decodes and verifies beside them.
 
 A program owns one tile of queries and one key/value head (`query_tiles.py`). It runs over the sequence's keys through the block
 table (`online_softmax.py`). Where there are few tiles of short queries, their histories are shared out between programs, and a
@@ -8,7 +8,7 @@ where they are contiguous.
 Few decodes share a launch with prompt chunks. Many have their own, with as many programs on a multiprocessor as fit. Where launches
 overlap, the two run at the same time: chunks are bound by arithmetic, and decodes by the memory.
 
-Not here: tiles and number of splits (`plan.py`), writing the cache (`rope.py`).
+Not here: batches of decodes and verifies alone (`decode.py`), tiles and number of splits (`plan.py`), writing the cache (`rope.py`).
 """
 
 from __future__ import annotations

@@ -357,7 +357,7 @@ CASES: dict[str, Case] = {
         f"{name}-{kind}-cache-{rows}": _attention_case(MODELS[name], BATCHES[rows], cache_dtype)
         for name in ("llama-8b", "qwen3-0.6b", "phi-2", "mistral-7b")
         for kind, cache_dtype in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8))
-        for rows in ("one", "decode", "wide", "verify", "chunk")
+        for rows in ("one", "decode", "wide", "verify", "chunk", "mixed")
     },
     "exchange": _exchange,
     "gather": _gather,

@@ -2,21 +2,18 @@ from __future__ import annotations
 
 import dataclasses
 
+from draftline.kernels.triton.attention.decode_plan import plan_decode
 from draftline.kernels.triton.attention.plan import (
-    MAX_QUERIES,
     MAX_SPLITS,
     NO_LONG_QUERIES,
     NO_SHORT_QUERIES,
     SHORT_QUERY,
     AttentionLaunch,
     AttentionShape,
-    max_programs,
     num_splits,
     plan_attention,
-    plan_decode,
 )
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.overlap import AT_ONCE, PREPARED
 
 H200 = DeviceLimits.known(90, 132)
 LLAMA_8B = AttentionShape(group=4, num_kv_heads=8, head_dim=128, limits=H200)
@@ -70,7 +67,6 @@ def test_few_rows_are_split_and_many_are_not() -> None:
 def test_states_that_would_fill_the_memory_are_not_kept() -> None:
     assert num_splits(LLAMA_8B, 1, 100_000, 10) > 1
     assert num_splits(LLAMA_8B, 1, 100_000, 11) == 1
-    assert plan_decode(LLAMA_8B, (1,) * 11, (100_000,) * 11) is None
 
 
 def test_the_tile_of_keys_depends_on_the_model_alone() -> None:
@@ -156,83 +152,6 @@ def test_beside_prompts_verifies_have_one_of_two_tiles() -> None:
     assert tiles == {1: 16, 2: 16, 4: 16, 5: 64, 9: 64, 16: 64, 30: 64}
 
 
-def test_a_decode_s_history_is_split_while_the_device_has_room() -> None:
-    def splits(rows: int, context: int) -> int:
-        plan = plan_decode(LLAMA_8B, (1,) * rows, (context,) * rows)
-        assert plan is not None
-        return plan.num_splits
-
-    assert [splits(1, context) for context in (1, 64, 65, 400)] == [1, 1, 2, 7]
-    assert splits(1, 4096) > splits(8, 4096) > splits(16, 4096) > 1
-
-
-def test_rows_that_fill_the_device_are_rotated_and_written_by_their_own_kernel() -> None:
-    rows = max_programs(LLAMA_8B.limits.num_sms) // LLAMA_8B.num_kv_heads
-    for length in (1, 5):
-        assert plan_decode(LLAMA_8B, (length,) * rows, (500,) * rows) is not None
-        assert plan_decode(LLAMA_8B, (length,) * (rows + 1), (500,) * (rows + 1)) is None
-
-
-def test_narrow_heads_let_the_next_kernel_start_at_once_and_a_single_row_of_them_loads_early() -> None:
-    def plans(shape: AttentionShape) -> list[tuple[int, bool]]:
-        chosen = [plan_decode(shape, (length,) * rows, (500,) * rows) for rows, length in ((1, 1), (1, 5), (2, 1))]
-        return [(plan.starts_next, plan.early) for plan in chosen if plan is not None]
-
-    at_once, prepared = AT_ONCE.value, PREPARED.value
-    assert plans(LLAMA_8B) == [(prepared, False)] * 3
-    assert plans(dataclasses.replace(LLAMA_8B, head_dim=64)) == [(at_once, True), (at_once, False), (at_once, False)]
-
-
-def test_few_programs_load_tiles_ahead() -> None:
-    """Two on a multiprocessor: more hide each other's waits, and several programs a history have a tile each."""
-
-    def stages(shape: AttentionShape, rows: int) -> int:
-        plan = plan_decode(shape, (1,) * rows, (4000,) * rows)
-        return (plan or only_launch(shape, (1,) * rows, 4000)).tile.num_stages
-
-    assert [stages(LLAMA_8B, rows) for rows in (1, 2, 4, 8, 16, 17, 25, 32, 34, 64)] == [2, 5, 5, 5, 5, 7, 7, 7, 3, 3]
-    small = dataclasses.replace(LLAMA_8B, limits=DeviceLimits.known(86, 132))
-    assert [stages(small, rows) for rows in (8, 32)] == [2, 3], "no room for two programs"
-    # As long as rows are as many, no context changes the kernel: steps by operation find it compiled.
-    for rows in (8, 20, 32):
-        contexts = (1, 100, 100_000)
-        plans = [plan_decode(LLAMA_8B, (1,) * rows, (context,) * rows) for context in contexts]
-        assert len({plan.tile for plan in plans if plan is not None}) <= 1
-        assert len({only_launch(LLAMA_8B, (1,) * rows, context).tile for context in contexts}) == 1
-
-
-def test_two_programs_share_a_history_where_one_is_no_faster() -> None:
-    """One that loads ahead is, with wide heads, if there is shared memory for what it loads."""
-
-    def splits(shape: AttentionShape, rows: int) -> int:
-        return only_launch(shape, (1,) * rows, 4000).short.num_splits
-
-    assert [splits(LLAMA_8B, rows) for rows in (17, 24, 25)] == [1, 1, 1]
-    narrow = dataclasses.replace(LLAMA_8B, head_dim=64)
-    assert [splits(narrow, rows) for rows in (34, 49, 57, 58)] == [3, 2, 2, 1]
-    small = dataclasses.replace(LLAMA_8B, limits=DeviceLimits.known(86, 132))
-    assert [splits(small, rows) for rows in (17, 24, 25)] == [2, 2, 1]
-    assert only_launch(LLAMA_8B, (5,) * 20, 4000).short.num_splits == 2
-
-
-def test_verifies_have_room_for_the_longest() -> None:
-    for longest in range(2, MAX_QUERIES + 1):
-        plan = plan_decode(LLAMA_8B, (1,) * 15 + (longest,), (500,) * 16)
-        assert plan is not None
-        assert longest <= plan.queries <= plan.tile.block_m // LLAMA_8B.group
-
-
-def test_the_histories_of_few_verifies_are_split() -> None:
-    def splits(rows: int, context: int) -> int:
-        plan = plan_decode(LLAMA_8B, (5,) * rows, (context,) * rows)
-        assert plan is not None
-        assert 5 <= plan.queries <= plan.tile.block_m // LLAMA_8B.group
-        return plan.num_splits
-
-    assert splits(1, 64) == 1
-    assert splits(1, 4096) > splits(8, 4096) > splits(16, 4096) > 1
-
-
 def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
     shape = dataclasses.replace(LLAMA_8B, float8=True)
     for longest in range(1, SHORT_QUERY + 1):
@@ -240,11 +159,3 @@ def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
             plan = plan_decode(shape, (longest,) * rows, (500,) * rows)
             assert plan is None or plan.tile.block_m <= 32
         assert only_launch(shape, (longest, 300), 500).short.tile.block_m <= 32
-
-
-def test_other_batches_are_no_decodes() -> None:
-    assert plan_decode(LLAMA_8B, (), ()) is None
-    assert plan_decode(LLAMA_8B, (1,) * 3 + (MAX_QUERIES + 1,), (50,) * 4) is None
-    assert plan_decode(dataclasses.replace(LLAMA_8B, group=16), (5,) * 4, (50,) * 4) is None, "too large a tile"
-    assert plan_decode(LLAMA_8B, (0, 0), (5, 5)) is None
-    assert plan_decode(LLAMA_8B, (1, 0), (5, 5)) is not None

@@ -17,11 +17,11 @@ from torch import Tensor
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.decode import decode_attention
+from draftline.kernels.triton.attention.decode_plan import plan_decode
 from draftline.kernels.triton.attention.plan import (
     AttentionLaunch,
     AttentionShape,
     ShortQueries,
-    plan_decode,
     short_tile,
 )
 from draftline.kernels.triton.attention.ragged import run_launch

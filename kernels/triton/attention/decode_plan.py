@@ -1,0 +1,155 @@
+"""Planning of decodes and verifies on the host: how many programs share a history, and what each of them holds.
+
+Few programs share histories, and a second launch joins their tiles. Many do not: each has a history of its own, and joins the tiles
+itself. All is measured on an H200 (docs/tuning.md#few-sequences). As in `plan.py`, only bounds are known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from draftline.kernels.triton.attention.plan import (
+    MAX_SPLITS,
+    AttentionShape,
+    Tile,
+    have_room,
+    max_lanes,
+    next_power_of_2,
+    num_splits,
+)
+from draftline.kernels.triton.overlap import AT_ONCE, PREPARED
+
+MAX_QUERIES = 16
+"""The longest query that one launch can rotate, write and attend with."""
+
+_WIDE_HEAD = 128
+"""The size of heads from which on the memory is the limit of so few programs as a device has multiprocessors."""
+
+_SMALL_MODEL = 2048
+"""The most columns of all query heads of a model whose launches are so short that attention should leave them room."""
+
+_SHARED_BY = 16
+"""Programs of wide heads that share a decode's history load tiles ahead where they are at most so many."""
+
+_AHEAD, _SHARED_AHEAD = (7, 5, 3), 5
+"""Stages of a pipeline that has three tiles of keys and values on their way, or two, or one. A tile's addresses come from the block
+table, and Triton gives half of the stages to that load. Programs that share a history have two."""
+
+_WARPS_PER_SM = 8
+"""Warps whose registers fit a multiprocessor where heads are wide, or twice as many with narrow ones."""
+
+_START = 1.5
+"""The time until a program reads at full speed, in that of the programs that a multiprocessor then runs at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """How a batch with few query tokens a row is divided.
+
+    Attributes:
+        tile: the tile of each program.
+        queries: query tokens a row that the tile has room for.
+        num_splits: programs that share one row's history; one joins its tiles itself.
+        max_tiles: the most key tiles of a history.
+        early: whether they load their first tile before they wait for the kernel before, where it is settled what that reads.
+        starts_next: when attention and join let the next kernel start, as `overlap.py` names the times.
+    """
+
+    tile: Tile
+    queries: int
+    num_splits: int
+    max_tiles: int
+    early: bool
+    starts_next: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """How programs share histories.
+
+    Attributes:
+        num_splits: programs a history, at most; 1 if they share none.
+        num_warps: warps a program.
+        num_stages: see `Tile`.
+        starts_next: see `DecodePlan`.
+    """
+
+    num_splits: int
+    num_warps: int
+    num_stages: int = 2
+    starts_next: int = PREPARED.value
+
+
+@lru_cache(maxsize=64)
+def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
+    """The plan of a batch of rows with few query tokens each; None if one launch cannot rotate, write and attend with them.
+
+    Args:
+        shape: the model and the device.
+        query_lens: each row's query length, or an upper bound of it.
+        context_lens: each row's context length, or an upper bound of it.
+    """
+    longest, rows = max(query_lens, default=0), len(query_lens)
+    lanes = longest * shape.group
+    if not 1 <= longest <= MAX_QUERIES or (longest > 1 and lanes > max_lanes(shape)):
+        return None
+    context, block_m = max(context_lens), max(16, next_power_of_2(lanes))
+    sharing = _sharing(shape, rows, longest, context)
+    splits = min(sharing.num_splits, shape.num_tiles(context), MAX_SPLITS)
+    tile = Tile(block_m, shape.key_tile, sharing.num_warps, sharing.num_stages)
+    if splits == 1 or not have_room(shape, rows * longest, context):
+        splits, tile = 1, _unshared(shape, tile, rows, longest)
+    queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
+    # More rows would hold more tiles in registers than they gain by it.
+    early = shape.head_dim < _WIDE_HEAD and rows == longest == 1
+    return DecodePlan(tile, queries, splits, shape.num_tiles(context), early, sharing.starts_next)
+
+
+def _sharing(shape: AttentionShape, rows: int, longest: int, context: int) -> _Sharing:
+    """How so many rows share histories: where there are few programs, and with narrow heads still where there are some more."""
+    programs, sms = rows * shape.num_kv_heads, shape.limits.num_sms
+    room = num_splits(shape, rows, context, rows * longest)
+    if shape.head_dim >= _WIDE_HEAD:
+        if programs > sms:
+            return _Sharing(1, 2)
+        if rows == 1:
+            small = shape.group * shape.num_kv_heads * shape.head_dim <= _SMALL_MODEL
+            return _Sharing(room, 2 if small and longest == 1 else 4, starts_next=AT_ONCE.value)
+        # Two warps hide less of a program's waits, but more programs fit a multiprocessor.
+        return _Sharing(room, 2 if longest == 1 else 4, _SHARED_AHEAD if room <= _SHARED_BY else 2)
+    # Small programs leave room for the kernels that follow, and each has a tile of an ordinary history.
+    if programs <= sms // 8 or (longest == 1 and sms // 4 < programs <= sms // 2):
+        return _Sharing(room, 4, starts_next=AT_ONCE.value)
+    if programs <= 5 * sms // 2:
+        return _Sharing(12, 1 if longest == 1 and programs > sms // 2 else 2)
+    return _Sharing(1, 2)
+
+
+def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Tile:
+    """The tile of programs that have a history each, with the pipeline that reads all histories soonest.
+
+    More stages read a history sooner, but fewer programs fit a multiprocessor. Those that do not fit run after the others.
+    """
+    sms, programs = shape.limits.num_sms, rows * shape.num_kv_heads
+    choices = []
+    # A verify computes more with each tile. Long ones, which are rare, have one pipeline: each is a kernel to compile.
+    for num_stages in _AHEAD if longest == 1 else _AHEAD[1:] if longest <= MAX_QUERIES // 2 else _AHEAD[2:]:
+        deep = longest > 1 and num_stages > 3
+        choice = replace(tile, num_stages=num_stages, num_warps=4 if deep else 2)
+        at_once = _programs_per_sm(shape, choice)
+        if at_once > 1 or num_stages == _AHEAD[-1]:
+            turns = -(-programs // (sms * max(at_once, 1)))
+            each = -(-programs // sms) if turns == 1 else at_once
+            # Of equals, the deeper one, unless so many programs hide each other's waits.
+            choices.append((turns * (each + _START), -num_stages if each <= 4 else num_stages, choice))
+    return min(choices, key=lambda choice: choice[:2])[2]
+
+
+def _programs_per_sm(shape: AttentionShape, tile: Tile) -> int:
+    """The programs that fit a multiprocessor."""
+    row = (4 if shape.wide else 2) * next_power_of_2(shape.head_dim)
+    own = ((tile.num_stages - 1) * tile.block_n + 2 * tile.block_m) * row
+    warps = _WARPS_PER_SM * (1 if shape.head_dim >= _WIDE_HEAD else 2)
+    # The device itself takes a kilobyte of each.
+    return min((shape.limits.shared_bytes + 1024) // (own + 1024), warps // tile.num_warps)
