@@ -23,6 +23,8 @@ _SHORT_CHUNKS = (2, 5, 9, 16, 32, 64)
 _ROWS_OF_CHUNKS = (1, 8, 18, 20, 40)
 """Histories are shared by many programs, or by few; and by none, with launches that overlap or do not, and with programs that have all of a
 multiprocessor or a part of it."""
+_HUNDREDS = 200
+"""Tokens of a chunk of one row, for the head's kernel of so many logits."""
 _ROWS_WITH_LOGPROBS = 20
 """Enough for the head's kernel of most logits. Those of all rows would take more memory than a small card has."""
 _LONG_CHUNKS = (64, 512, 4096)
@@ -100,6 +102,7 @@ def launch_short_chunks(parts: ExecutorParts) -> None:
         for count in _SHORT_CHUNKS:
             for history in (0, _HISTORY, max_len):
                 executor.forward(_chunks(rows, count, history, max_len))
+    executor.forward(_chunks(1, _HUNDREDS, 0, max_len))
     for rows, count, history, longer in product(
         {1, max_rows - 1} - {0}, _BESIDE_LONG, (_HISTORY, max_len), _LONG_CHUNKS
     ):

@@ -39,6 +39,9 @@ table, and Triton gives half of the stages to that load. Programs that share a h
 _WARPS_PER_SM = 8
 """Warps whose registers fit a multiprocessor where heads are wide, or twice as many with narrow ones."""
 
+_TWO_WARPS = 2048
+"""Elements of a verify's tile, lanes times columns, that the registers of two warps hold."""
+
 _START = 1.5
 """The time until a program reads at full speed, in that of the programs that a multiprocessor then runs at once."""
 
@@ -97,9 +100,12 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     context, block_m = max(context_lens), max(16, next_power_of_2(lanes))
     sharing = _sharing(shape, rows, longest, context)
     splits = min(sharing.num_splits, shape.num_tiles(context), MAX_SPLITS)
-    tile = Tile(block_m, shape.key_tile, sharing.num_warps, sharing.num_stages)
+    large = longest > 1 and block_m * next_power_of_2(shape.head_dim) > _TWO_WARPS
+    tile = Tile(block_m, shape.key_tile, 4 if large else sharing.num_warps, sharing.num_stages)
     if splits == 1 or not have_room(shape, rows * longest, context):
         splits, tile = 1, _unshared(shape, tile, rows, longest)
+    elif _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
+        tile = replace(tile, num_stages=2)
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
     # More rows would hold more tiles in registers than they gain by it.
     early = shape.head_dim < _WIDE_HEAD and rows == longest == 1
@@ -132,11 +138,11 @@ def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Til
     More stages read a history sooner, but fewer programs fit a multiprocessor. Those that do not fit run after the others.
     """
     sms, programs = shape.limits.num_sms, rows * shape.num_kv_heads
-    choices = []
     # A verify computes more with each tile. Long ones, which are rare, have one pipeline: each is a kernel to compile.
-    for num_stages in _AHEAD if longest == 1 else _AHEAD[1:] if longest <= MAX_QUERIES // 2 else _AHEAD[2:]:
-        deep = longest > 1 and num_stages > 3
-        choice = replace(tile, num_stages=num_stages, num_warps=4 if deep else 2)
+    ahead = _AHEAD if longest == 1 else _AHEAD[1:] if longest <= MAX_QUERIES // 2 else _AHEAD[2:]
+    choices = []
+    for num_stages in ahead:
+        choice = replace(tile, num_stages=num_stages, num_warps=4 if longest > 1 and num_stages > 3 else tile.num_warps)
         at_once = _programs_per_sm(shape, choice)
         if at_once > 1 or num_stages == _AHEAD[-1]:
             turns = -(-programs // (sms * max(at_once, 1)))

@@ -34,7 +34,7 @@ _MAX_STORED_BESIDE_PROMPTS = 2**26
 _LONG_TILE = 64
 
 _PROGRAMS_PER_SM = 2
-"""Programs of a multiprocessor that load ahead."""
+"""Programs of prompt chunks that a multiprocessor runs at once."""
 
 _COLUMNS_PER_SM = 256
 """Programs that share histories times the size of a head, a multiprocessor. More would wait for each other."""

@@ -99,6 +99,7 @@ def test_programs_load_as_far_ahead_as_all_of_them_have_room() -> None:
 def test_a_device_with_little_shared_memory_loads_less_ahead() -> None:
     small = dataclasses.replace(QWEN3, limits=DeviceLimits.known(86, 132))
     assert [planned(small, rows).tile.num_stages for rows in (24, 48)] == [3, 3]
+    assert [planned(shape, 8).tile.num_stages for shape in (QWEN3, small)] == [5, 2]
 
 
 @pytest.mark.parametrize("longest", [1, 5])
