@@ -151,6 +151,7 @@ def _decode_attention_kernel(
 ) -> None:
     """A row has up to ``longest`` query tokens, at most QUERIES; NEW is the padded height of a tile of them.
 
+    With SPLIT, programs share a history, and store the states of their tiles. Without, a program joins the tiles and stores the result.
     With EARLY, a program loads its first tile before it waits, and puts the new token there itself: to read that again from the
     cache would take long.
     """

@@ -218,7 +218,7 @@ def num_splits(
     """Programs that share each history: enough to fill the device, but at most one a tile."""
     if not have_room(shape, num_tokens, max_context):
         return 1
-    return max(1, min(room_for(shape, num_tiles, columns_per_sm), shape.num_tiles(max_context), MAX_SPLITS))
+    return max(1, min(_room(shape, num_tiles, columns_per_sm), shape.num_tiles(max_context), MAX_SPLITS))
 
 
 def have_room(shape: AttentionShape, num_tokens: int, max_context: int, most: int = _MAX_STORED) -> bool:
@@ -226,7 +226,7 @@ def have_room(shape: AttentionShape, num_tokens: int, max_context: int, most: in
     return num_tokens * shape.state_bytes(max_context) <= most
 
 
-def room_for(shape: AttentionShape, num_tiles: int, columns_per_sm: int) -> int:
+def _room(shape: AttentionShape, num_tiles: int, columns_per_sm: int) -> int:
     """The programs that the device has room for, for each query tile and key/value head."""
     programs = shape.limits.num_sms * max(columns_per_sm // next_power_of_2(shape.head_dim), 1)
     return programs // max(num_tiles * shape.num_kv_heads, 1)
