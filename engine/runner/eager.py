@@ -31,6 +31,8 @@ _LONG_CHUNKS = (64, 512, 4096)
 """Whose launches overlap, and whose do not, with few tiles and with many."""
 _BESIDE_LONG = (1, 2, 17)
 """Tokens of a decode, and of short chunks with the least tile and the largest."""
+_PIECE = 17
+"""Tokens of a short chunk, which has the largest of the tiles beside long ones."""
 _HISTORY = 1024
 """Tokens of a history that several programs share. They share neither a tile nor much longer ones, whose states would not fit."""
 
@@ -108,6 +110,12 @@ def launch_short_chunks(parts: ExecutorParts) -> None:
     ):
         long = min(longer, max_len)
         executor.forward((*_chunks(rows, count, history, max_len), _chunk(rows, long, long, SamplingParams())))
+    # A piece of a prompt among many decodes: they have its tile, and launches may still overlap.
+    long = min(_LONG_CHUNKS[0], max_len)
+    for rows in {min(count, max_rows - 2) for count in (_ROWS_OF_CHUNKS[-1], max_rows)} - {-1, 0}:
+        *decodes, _ = _chunks(rows + 1, 1, _HISTORY, max_len)
+        piece = _chunk(rows, min(_PIECE, max_len), min(_PIECE, max_len), SamplingParams(prompt_logprobs=0))
+        executor.forward((*decodes, piece, _chunk(rows + 1, long, long, SamplingParams())))
 
 
 def _chunks(rows: int, count: int, history: int, max_len: int) -> tuple[Row, ...]:
