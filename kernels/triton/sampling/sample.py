@@ -31,6 +31,9 @@ from draftline.kernels.triton.sampling.truncation import read_tile, top_k_mass, 
 _BLOCK_GROUPS = 16
 _TILE_GROUPS = 32
 
+_MANY_ROWS = 64
+"""Rows from which on programs fill the device, and smaller ones score sooner."""
+
 
 @triton.jit
 def _score_kernel(
@@ -304,7 +307,7 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         TEMPERATURE=bool(features & SamplingFeatures.TEMPERATURE),
         MASKED=rows.masks is not None,
         TRUNCATED=truncated,
-        num_warps=4,
+        num_warps=2 if count >= _MANY_ROWS and not truncated else 4,
         enable_fp_fusion=False,
     )
     _choose_kernel[(count,)](
