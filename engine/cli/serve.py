@@ -83,7 +83,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
     if ended.done():
         stopping.cancel()
         await server.drain()  # its requests have failed: clients receive the errors
-        with suppress(OSError):  # nobody reads standard error
+        with suppress(OSError):  # standard error may be closed
             print_error(str(ended.result() or EngineStoppedError("the engine was closed")))
         _exit_now(1)  # its step may go on: a thread in a library's code aborts a process whose interpreter is gone
     logger.info("draining: waiting up to %g s for running requests", server_config.drain_timeout)

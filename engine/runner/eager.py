@@ -20,19 +20,16 @@ from draftline.spec.drafter import DraftChunk, DraftRows
 
 _SHORT_CHUNKS = (2, 5, 9, 16, 32, 64)
 """The last is for the head's kernel of so many logits, where there is one row only."""
-_ROWS_OF_CHUNKS = (1, 8, 18, 20, 40)
-"""Histories are shared by many programs, or by few; and by none, with launches that overlap or do not, and with programs that have all of a
-multiprocessor or a part of it."""
-_HUNDREDS = 200
-"""Tokens of a chunk of one row, for the head's kernel of so many logits."""
+_ROWS_OF_CHUNKS = (1, 8, 20)
+_OTHER_CHUNKS = ((1, 200), (18, 9), (40, 2), (40, 5), (40, 16))
+"""Rows and tokens: for the head's kernel of hundreds of logits, and for attention whose programs share no history, where launches overlap or
+a multiprocessor runs several programs."""
 _ROWS_WITH_LOGPROBS = 20
 """Enough for the head's kernel of most logits. Those of all rows would take more memory than a small card has."""
 _LONG_CHUNKS = (64, 512, 4096)
 """Whose launches overlap, and whose do not, with few tiles and with many."""
 _BESIDE_LONG = (1, 2, 17)
 """Tokens of a decode, and of short chunks with the least tile and the largest."""
-_PIECE = 17
-"""Tokens of a short chunk, which has the largest of the tiles beside long ones."""
 _HISTORY = 1024
 """Tokens of a history that several programs share. They share neither a tile nor much longer ones, whose states would not fit."""
 
@@ -104,18 +101,20 @@ def launch_short_chunks(parts: ExecutorParts) -> None:
         for count in _SHORT_CHUNKS:
             for history in (0, _HISTORY, max_len):
                 executor.forward(_chunks(rows, count, history, max_len))
-    executor.forward(_chunks(1, _HUNDREDS, 0, max_len))
+    for rows, count in _OTHER_CHUNKS:
+        executor.forward(_chunks(min(rows, max_rows), count, _HISTORY, max_len))
     for rows, count, history, longer in product(
         {1, max_rows - 1} - {0}, _BESIDE_LONG, (_HISTORY, max_len), _LONG_CHUNKS
     ):
         long = min(longer, max_len)
         executor.forward((*_chunks(rows, count, history, max_len), _chunk(rows, long, long, SamplingParams())))
-    # A piece of a prompt among many decodes: they have its tile, and launches may still overlap.
-    long = min(_LONG_CHUNKS[0], max_len)
-    for rows in {min(count, max_rows - 2) for count in (_ROWS_OF_CHUNKS[-1], max_rows)} - {-1, 0}:
-        *decodes, _ = _chunks(rows + 1, 1, _HISTORY, max_len)
-        piece = _chunk(rows, min(_PIECE, max_len), min(_PIECE, max_len), SamplingParams(prompt_logprobs=0))
-        executor.forward((*decodes, piece, _chunk(rows + 1, long, long, SamplingParams())))
+    # A short chunk among many decodes: they have its tile, and launches may still overlap.
+    short, long = min(_BESIDE_LONG[-1], max_len), min(_LONG_CHUNKS[0], max_len)
+    for rows in {min(_OTHER_CHUNKS[-1][0], max_rows - 2), max_rows - 2}:
+        if rows > 0:
+            chunk = _chunk(rows, short, short, SamplingParams(prompt_logprobs=0))
+            longer_one = _chunk(rows + 1, long, long, SamplingParams())
+            executor.forward((*_chunks(rows, 1, _HISTORY, max_len), chunk, longer_one))
 
 
 def _chunks(rows: int, count: int, history: int, max_len: int) -> tuple[Row, ...]:

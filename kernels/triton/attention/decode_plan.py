@@ -42,6 +42,9 @@ _WARPS_PER_SM = 8
 _TWO_WARPS = 2048
 """Elements of a verify's tile, lanes times columns, that the registers of two warps hold."""
 
+_NARROW_SHARED_BY = 12
+"""Programs that share a history of narrow heads, where there are not few rows: a tile each, of up to 768 tokens."""
+
 _START = 1.5
 """The time until a program reads at full speed, in that of the programs that a multiprocessor then runs at once."""
 
@@ -84,6 +87,9 @@ class _Sharing:
     starts_next: int = PREPARED.value
 
 
+_UNSHARED = _Sharing(1, 2)
+
+
 @lru_cache(maxsize=64)
 def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
     """The plan of a batch of rows with few query tokens each; None if one launch cannot rotate, write and attend with them.
@@ -98,12 +104,12 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     if not 1 <= longest <= MAX_QUERIES or (longest > 1 and lanes > max_lanes(shape)):
         return None
     context, block_m = max(context_lens), max(16, next_power_of_2(lanes))
-    sharing = _sharing(shape, rows, longest, context)
+    sharing = _sharing(shape, rows, longest, context) if have_room(shape, rows * longest, context) else _UNSHARED
     splits = min(sharing.num_splits, shape.num_tiles(context), MAX_SPLITS)
     large = longest > 1 and block_m * next_power_of_2(shape.head_dim) > _TWO_WARPS
     tile = Tile(block_m, shape.key_tile, 4 if large else sharing.num_warps, sharing.num_stages)
-    if splits == 1 or not have_room(shape, rows * longest, context):
-        splits, tile = 1, _unshared(shape, tile, rows, longest)
+    if splits == 1:
+        tile = _unshared(shape, replace(tile, num_warps=4 if large else 2), rows, longest)
     elif _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
         tile = replace(tile, num_stages=2)
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
@@ -118,7 +124,7 @@ def _sharing(shape: AttentionShape, rows: int, longest: int, context: int) -> _S
     room = num_splits(shape, rows, context, rows * longest)
     if shape.head_dim >= _WIDE_HEAD:
         if programs > sms:
-            return _Sharing(1, 2)
+            return _UNSHARED
         if rows == 1:
             small = shape.group * shape.num_kv_heads * shape.head_dim <= _SMALL_MODEL
             return _Sharing(room, 2 if small and longest == 1 else 4, starts_next=AT_ONCE.value)
@@ -128,8 +134,8 @@ def _sharing(shape: AttentionShape, rows: int, longest: int, context: int) -> _S
     if programs <= sms // 8 or (longest == 1 and sms // 4 < programs <= sms // 2):
         return _Sharing(room, 4, starts_next=AT_ONCE.value)
     if programs <= 5 * sms // 2:
-        return _Sharing(12, 1 if longest == 1 and programs > sms // 2 else 2)
-    return _Sharing(1, 2)
+        return _Sharing(_NARROW_SHARED_BY, 1 if longest == 1 and programs > sms // 2 else 2)
+    return _UNSHARED
 
 
 def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Tile:

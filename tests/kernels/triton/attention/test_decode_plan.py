@@ -23,9 +23,7 @@ def planned(shape: AttentionShape, rows: int, longest: int = 1, context: int = 4
 
 def test_a_decode_s_history_is_split_while_the_device_has_room() -> None:
     def splits(rows: int, context: int) -> int:
-        plan = plan_decode(LLAMA_8B, (1,) * rows, (context,) * rows)
-        assert plan is not None
-        return plan.num_splits
+        return planned(LLAMA_8B, rows, context=context).num_splits
 
     assert [splits(1, context) for context in (1, 64, 65, 400)] == [1, 1, 2, 7]
     assert splits(1, 4096) > splits(8, 4096) > splits(16, 4096) > 1
@@ -40,8 +38,7 @@ def test_verifies_have_room_for_the_longest() -> None:
 
 def test_the_histories_of_few_verifies_are_split() -> None:
     def splits(rows: int, context: int) -> int:
-        plan = plan_decode(LLAMA_8B, (5,) * rows, (context,) * rows)
-        assert plan is not None
+        plan = planned(LLAMA_8B, rows, 5, context)
         assert 5 <= plan.queries <= plan.tile.block_m // LLAMA_8B.group
         return plan.num_splits
 
@@ -60,6 +57,8 @@ def test_other_batches_are_no_decodes() -> None:
 def test_histories_whose_states_would_fill_the_memory_are_not_shared() -> None:
     assert planned(LLAMA_8B, 10, context=100_000).num_splits > 1
     assert planned(LLAMA_8B, 11, context=100_000).num_splits == 1
+    assert planned(SMOLLM2, 60, context=131_072).num_splits == 1
+    assert planned(SMOLLM2, 60, context=131_072).tile.num_warps == 2, "that of a history each"
 
 
 def test_programs_that_fill_the_device_have_a_history_each() -> None:
