@@ -42,6 +42,9 @@ _WARPS_PER_SM = 8
 _TWO_WARPS = 2048
 """Elements of a verify's tile, lanes times columns, that the registers of two warps hold."""
 
+_LONG_VERIFY = MAX_QUERIES // 2
+"""Longer verifies are rare: each has one pipeline and one number of warps, since every choice is a kernel to compile."""
+
 _NARROW_SHARED_BY = 12
 """Programs that share a history of narrow heads, where there are not few rows: a tile each, of up to 768 tokens."""
 
@@ -109,7 +112,7 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     large = longest > 1 and block_m * next_power_of_2(shape.head_dim) > _TWO_WARPS
     tile = Tile(block_m, shape.key_tile, 4 if large else sharing.num_warps, sharing.num_stages)
     if splits == 1:
-        tile = _unshared(shape, replace(tile, num_warps=4 if large else 2), rows, longest)
+        tile = _unshared(shape, replace(tile, num_warps=4 if large and longest > _LONG_VERIFY else 2), rows, longest)
     elif _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
         tile = replace(tile, num_stages=2)
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
@@ -144,8 +147,8 @@ def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Til
     More stages read a history sooner, but fewer programs fit a multiprocessor. Those that do not fit run after the others.
     """
     sms, programs = shape.limits.num_sms, rows * shape.num_kv_heads
-    # A verify computes more with each tile. Long ones, which are rare, have one pipeline: each is a kernel to compile.
-    ahead = _AHEAD if longest == 1 else _AHEAD[1:] if longest <= MAX_QUERIES // 2 else _AHEAD[2:]
+    # A verify computes more with each tile.
+    ahead = _AHEAD if longest == 1 else _AHEAD[1:] if longest <= _LONG_VERIFY else _AHEAD[2:]
     choices = []
     for num_stages in ahead:
         choice = replace(tile, num_stages=num_stages, num_warps=4 if longest > 1 and num_stages > 3 else tile.num_warps)

@@ -131,14 +131,17 @@ def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
     if rows <= 256:
         if n > 4096:
             return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=5)
-        if n > 1024:
+        if n > 1024 and rows > 128:
             return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
-        return GemmConfig(block_m=64, block_n=32, block_k=128, num_warps=4, num_stages=5)
+        return GemmConfig(block_m=64, block_n=64 if n > 1024 else 32, block_k=128, num_warps=4, num_stages=5)
     if rows <= MANY_ROWS:
         if n <= 1024:
             # Few weight rows again: tiles of 128 columns where those of 64 would not all run at once.
             return GemmConfig(block_m=64, block_n=64 if rows <= 512 else 128, block_k=128, num_warps=4, num_stages=4)
-        return GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)
+        large = GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)
+        if large.tiles(rows, n) >= _MANY_TILES:
+            return large
+        return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=5)
     return _many_rows_config(rows, n, swiglu=swiglu)
 
 

@@ -21,9 +21,10 @@ from torch import Tensor
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
 from draftline.kernels.triton.linear.gemm import gemm
 from draftline.kernels.triton.linear.gemm_config import MANY_ROWS, OWN_ROWS
+from draftline.kernels.triton.rows import rows_with_room
 
-_OTHER_ROWS = (65, 257, 1025, 4097)
-"""Numbers of rows that are not compared, one of each division of `gemm_config.py`."""
+_OTHER_ROWS = (65, 129, 257, 1025, 4097)
+"""Numbers of rows, one of each range that `gemm_config.py` tells apart."""
 
 _FILE = "draftline-products.json"
 
@@ -32,7 +33,7 @@ def compared_rows(rows: int) -> int:
     """The next number of rows whose products are compared: few sizes, so that each is soon known, and little padding."""
     if rows <= OWN_ROWS:
         return rows
-    granule = 64 if rows <= 2048 else 256
+    granule = 32 if rows <= 512 else 64 if rows <= 2048 else 256
     return -(-rows // granule) * granule
 
 
@@ -74,16 +75,18 @@ class VendorProducts:
     def run(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor | None:
         """The vendor's product, or None where its bits are not known to be ours.
 
-        A product that comes up for the first time is compared at once, which waits for the device. While a CUDA graph is
-        captured nothing can run: then `settle` compares it later.
+        It has as many rows as are compared: more than x, where x has room for them (`rows.py`). A product that comes up for the first
+        time is compared at once, which waits for the device. While a CUDA graph is captured nothing can run: then `settle`
+        compares it later.
         """
-        rows = x.shape[0]
-        if x.element_size() != 2 or rows <= OWN_ROWS or rows != compared_rows(rows) or x.data_ptr() % 16:
+        tokens, k = x.shape
+        rows = compared_rows(tokens)
+        if x.element_size() != 2 or rows <= OWN_ROWS or rows > rows_with_room(x) or x.data_ptr() % 16:
             return None
-        if bias is not None and residual is not None:
+        if residual is not None and (bias is not None or rows > tokens):
             return None
         kind = "biased" if bias is not None else "added" if residual is not None else "plain"
-        key = f"{kind} {x.dtype} {rows}x{weight.shape[0]}x{x.shape[1]}"
+        key = f"{kind} {x.dtype} {rows}x{weight.shape[0]}x{k}"
         made = _Product(rows, weight, bias, residual is not None)
         if torch.cuda.is_current_stream_capturing():
             captured = f"{kind} {tuple(weight.shape)}"
@@ -93,7 +96,9 @@ class VendorProducts:
             if torch.cuda.is_current_stream_capturing():
                 return None
             self.settle()
-        return product(x, weight, bias, residual) if self._verdicts.get(key) else None
+        if not self._verdicts.get(key):
+            return None
+        return product(x.as_strided((rows, k), (k, 1)), weight, bias, residual)[:tokens]
 
     def settle(self) -> None:
         """Compare the products that have come up without a verdict. Waits for the device.

@@ -68,6 +68,11 @@ def test_programs_that_fill_the_device_have_a_history_each() -> None:
         assert [planned(SMOLLM2, rows, longest).num_splits > 1 for rows in (44, 110, 111)] == [True, True, False]
 
 
+def test_large_verifies_have_fewer_warps_where_all_of_them_so_run_at_once() -> None:
+    tiles = [planned(LLAMA_8B, rows, longest=5).tile for rows in (32, 64)]
+    assert [(tile.num_warps, tile.num_stages) for tile in tiles] == [(4, 5), (2, 3)]
+
+
 def test_small_programs_let_the_next_kernel_start_at_once_and_a_single_row_of_narrow_heads_loads_early() -> None:
     def plans(shape: AttentionShape) -> list[tuple[int, bool]]:
         chosen = [planned(shape, rows, longest) for rows, longest in ((1, 1), (1, 5), (2, 1))]

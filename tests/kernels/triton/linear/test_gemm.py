@@ -92,6 +92,11 @@ def test_programs_with_tiles_in_turn_are_busy() -> None:
     assert [keeps_busy(1536, n, limits, swiglu=True) for n in (14336, 3072)] == [True, False]
 
 
+def test_few_output_columns_have_programs_for_most_multiprocessors() -> None:
+    for rows in (65, 100, 128, 320, 384, 512, 1024):
+        assert gemm_config(rows, 4096, swiglu=False, wide=False).tiles(rows, 4096) >= 96, rows
+
+
 def test_small_weights_have_programs_for_most_multiprocessors() -> None:
     for rows in range(65, 1025, 37):
         for n, swiglu in ((576, False), (960, False), (1536, True), (4096, False)):

@@ -14,6 +14,7 @@ from torch import Tensor
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
 from draftline.kernels.triton.linear import vendor
 from draftline.kernels.triton.linear.vendor import OWN_ROWS, VendorProducts, compared_rows, product
+from draftline.kernels.triton.rows import empty_rows
 
 CUDA = torch.device("cuda")
 
@@ -84,6 +85,18 @@ def test_sizes_types_and_forms_have_their_own_verdicts(gpu: Device, tmp_path: Pa
     assert len(gpu.compared) == 5
 
 
+def test_other_sizes_are_padded_where_there_is_room(gpu: Device) -> None:
+    products = VendorProducts(CUDA, None)
+    x, weight = factors(rows=160)
+    with_room = empty_rows(150, 32, dtype=x.dtype, device=x.device)
+    with_room.copy_(x[:150])
+    result = products.run(with_room, weight, None, None)
+    assert result is not None
+    assert torch.equal(result, product(x, weight, None, None)[:150])
+    assert products.run(with_room, weight, None, x.new_zeros(150, 24)) is None, "the residual stream has no room"
+    assert gpu.compared == [(160, 32, 24)]
+
+
 def test_another_device_s_verdicts_are_not_used(gpu: Device, tmp_path: Path) -> None:
     x, weight = factors()
     assert VendorProducts(CUDA, tmp_path).run(x, weight, None, None) is not None
@@ -115,7 +128,7 @@ def test_nothing_is_compared_while_a_graph_is_captured(gpu: Device, tmp_path: Pa
     gpu.capturing = True
     assert products.run(x, weight, None, None) is not None, "a verdict holds in a capture"
     # Once with the vendor's, and once with each other division of our own, which no step may wait for.
-    assert sorted(rows for rows, *_ in gpu.compared) == [65, 128, 257]
+    assert sorted(rows for rows, *_ in gpu.compared) == [65, 128, 129, 257]
 
 
 def test_of_many_rows_there_are_more_divisions(gpu: Device) -> None:
@@ -125,7 +138,7 @@ def test_of_many_rows_there_are_more_divisions(gpu: Device) -> None:
         products.run(*factors(rows), None, None)
     gpu.capturing = False
     products.settle()
-    assert sorted(rows for rows, *_ in gpu.compared) == [65, 257, 1025, 1088, 2048]
+    assert sorted(rows for rows, *_ in gpu.compared) == [65, 129, 257, 1025, 1088, 2048]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +170,7 @@ def test_what_is_never_the_vendor_s(gpu: Device, tmp_path: Path) -> None:
     bias, residual = torch.ones(24, dtype=x.dtype), torch.ones(128, 24, dtype=x.dtype)
     assert products.run(*factors(dtype=torch.float32), None, None) is None
     for rows in (64, 65, 2112):
-        assert products.run(*factors(rows=rows), None, None) is None, "few sizes exist"
+        assert products.run(*factors(rows=rows), None, None) is None, "there is no room for a size that is compared"
     assert products.run(x, weight, bias, residual) is None, "it rounds twice"
     shifted = torch.empty(128 * 32 + 1, dtype=x.dtype)[1:].view(128, 32)
     assert products.run(shifted, weight, None, None) is None, "its alignment would choose another kernel"
