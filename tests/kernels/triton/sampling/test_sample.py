@@ -16,8 +16,8 @@ from draftline.kernels.philox import gumbel
 from draftline.kernels.reference import sampling
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.sampling.gumbel import gumbel_noise
-from draftline.kernels.triton.sampling.scaled_logits import read_scaled
 from draftline.kernels.triton.sampling.sample import sample
+from draftline.kernels.triton.sampling.scaled_logits import read_scaled
 
 # The interpreter's numpy warns where the device's arithmetic just returns infinity or NaN.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
