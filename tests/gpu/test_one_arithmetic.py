@@ -117,6 +117,7 @@ def test_dense_layers_without_the_vendor(dtype: torch.dtype, ops: TritonOps, rng
         assert torch.equal(ops.linear(x[:rows], weight, None), own.linear(x[:rows], weight, None))
         added = [which.linear_add(x[:rows], weight, None, residual[:rows].clone()) for which in (ops, own)]
         assert torch.equal(*added)
+        assert torch.equal(added[0], residual[:rows] + own.linear(x[:rows], weight, None))
 
 
 def make_weight(rng: torch.Generator, n: int, k: int, kind: str) -> ScaledWeight:

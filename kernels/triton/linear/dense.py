@@ -5,7 +5,7 @@
 | 1 to 16, and to 32 with a small weight | `gemm_m16.py`, which has the norm of up to 8 of a small model in its launch |
 | more, up to 64, and to 256 or 1,024 with a small weight | `gemm.py`, whose launches overlap |
 | more, up to 1,024 | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
-| more | `gemm.py`, whose programs take tiles in turn, where all have one nearly to the end; else as from 65 on |
+| more | `gemm.py`, whose programs take tiles in turn, with SwiGLU or a small weight, where all have one nearly to the end; else as from 65 on |
 
 A narrow weight, whose sums are in parts (`parts.py`), has other kernels: `gemm_m16_parts.py`, likewise with the norm, for 1 to 48 rows,
 and to 64 if it is small; `gemm.py` for more. The vendor has no such sums.
@@ -38,6 +38,10 @@ _SHORT = 1 << 20
 
 _TUNED = 90
 """The compute capability of the devices on which products of many tokens were compared with the vendor's."""
+
+_MOST_IN_TURN = 8 << 20
+"""Elements of a weight up to which programs that take tiles in turn are no slower than the vendor's; with SwiGLU, which the vendor does
+not have, always."""
 
 _ALIGNMENT = 16
 """Bytes: rows of both factors are multiples of this, for the hardware's copies."""
@@ -124,8 +128,10 @@ class DenseKernels:
             return True
         if tokens <= OWN_ROWS or (self.limits.overlaps and tokens <= max_own_rows(weight.numel())):
             return True
+        if self.limits.capability != _TUNED or not (swiglu or weight.numel() <= _MOST_IN_TURN):
+            return False
         columns = weight.shape[0] // 2 if swiglu else weight.shape[0]
-        return self.limits.capability == _TUNED and keeps_busy(tokens, columns, self.limits, swiglu=swiglu)
+        return keeps_busy(tokens, columns, self.limits, swiglu=swiglu)
 
     def norm_swiglu(self, x: Tensor, norm: Norm, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``silu(gate) * up`` of `linear` of the norm, the weight being [2 N, K], gates first: [T, K] -> [T, N]."""

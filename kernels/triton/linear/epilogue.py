@@ -1,7 +1,8 @@
 """The end of a linear layer's kernel: bias, SwiGLU's activation and the addition to the residual stream.
 
-The result is rounded once. Gates and their partners are rounded before the activation, as a separate activation would find
-them. What is added comes after all products of the sum, at every number of rows.
+A layer's result is rounded, and rounded again when it has been added to the residual stream: so does a model that computes both one after
+the other, and so does the vendor's library. Gates and their partners are rounded before the activation likewise. What is added comes after all
+products of the sum, at every number of rows.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ def swiglu(gate: tl.tensor, up: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
 def added(acc: tl.tensor, value: tl.tensor) -> tl.tensor:
     """``acc + value``, in float32. The compiler would begin a sum of one product with a value that a plain + adds to it."""
     return tl.fma(acc, tl.full(acc.shape, 1.0, tl.float32), value.to(tl.float32))
+
+
+@triton.jit
+def added_to(residual: tl.tensor, acc: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
+    """The layer's result, rounded to ``dtype``, plus the residual stream, in float32."""
+    return added(acc.to(dtype).to(tl.float32), residual)
 
 
 @triton.jit
@@ -62,5 +69,5 @@ def load_and_finish(
     if SWIGLU:
         acc = swiglu(acc, up, dtype)
     if ADD:
-        acc = added(acc, tl.load(residual + offset, mask=mask, other=0.0))
+        acc = added_to(tl.load(residual + offset, mask=mask, other=0.0), acc, dtype)
     return acc

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
-from draftline.kernels.triton.linear.epilogue import added, load_and_finish
+from draftline.kernels.triton.linear.epilogue import added_to, load_and_finish
 from draftline.kernels.triton.linear.parts import PARTS, part_channels, sum_of_parts
 from draftline.kernels.triton.linear.row_norm import MOST_ROWS, WARPS, row_factors, rows_read
 from draftline.kernels.triton.linear.smaller import smaller_early_product
@@ -203,7 +203,7 @@ def _gemm_m16_parts_kernel(
         total, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, False
     )  # fmt: skip
     if ADD:
-        result = added(result, before)
+        result = added_to(before, result, out.dtype.element_ty)
     tl.store(out + start * N + offset, result.to(out.dtype.element_ty), mask=mask)
 
 

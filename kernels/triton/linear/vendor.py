@@ -2,8 +2,8 @@
 
 The vendor's library chooses a kernel by the product's sizes and the device. Where that kernel adds all channels in order,
 its bits are ours; where it splits K they are not. Nothing says which, so each product is compared once on
-this device. The verdict holds for the device, the library's version, the sizes and the type, and is kept in a file next to
-the compiled kernels. Whatever the verdicts are, results are the same: only the speed depends on them.
+this device. The verdict holds for our arithmetic, the device, the library's version and workspace, the sizes and the type, and is kept in a file
+next to the compiled kernels. Whatever the verdicts are, results are the same: only the speed depends on them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from draftline.kernels.arithmetic import ARITHMETIC_REVISION
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
 from draftline.kernels.triton.linear.gemm import gemm
 from draftline.kernels.triton.linear.gemm_config import MANY_ROWS, OWN_ROWS
@@ -27,6 +28,9 @@ _OTHER_ROWS = (65, 129, 257, 1025, 4097)
 """Numbers of rows, one of each range that `gemm_config.py` tells apart."""
 
 _FILE = "draftline-products.json"
+
+_WORKSPACES = ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE")
+"""Environment variables by which the library has more or less memory for sums that it splits, and so chooses other kernels."""
 
 
 def compared_rows(rows: int) -> int:
@@ -67,7 +71,9 @@ class VendorProducts:
         self._limits = limits
         self._path = folder / _FILE if folder is not None else None
         versions = (torch.__version__, torch.version.cuda)
-        self._device = "/".join(map(str, (torch.cuda.get_device_name(device), *versions)))
+        workspaces = filter(None, map(os.environ.get, _WORKSPACES))
+        revision = f"revision {ARITHMETIC_REVISION}"
+        self._device = "/".join(map(str, (torch.cuda.get_device_name(device), *versions, revision, *workspaces)))
         self._verdicts = _read(self._path).get(self._device, {})
         self._unknown: dict[str, _Product] = {}
         self._captured: dict[str, _Product] = {}
@@ -83,7 +89,7 @@ class VendorProducts:
         rows = compared_rows(tokens)
         if x.element_size() != 2 or rows <= OWN_ROWS or rows > rows_with_room(x) or x.data_ptr() % 16:
             return None
-        if residual is not None and (bias is not None or rows > tokens):
+        if bias is not None and residual is not None:
             return None
         kind = "biased" if bias is not None else "added" if residual is not None else "plain"
         key = f"{kind} {x.dtype} {rows}x{weight.shape[0]}x{k}"
@@ -98,6 +104,10 @@ class VendorProducts:
             self.settle()
         if not self._verdicts.get(key):
             return None
+        if residual is not None and rows > tokens:
+            # Not in place: what lies behind these rows may be another's.
+            before, residual = residual, residual.new_empty(rows, weight.shape[0])
+            residual[:tokens] = before
         return product(x.as_strided((rows, k), (k, 1)), weight, bias, residual)[:tokens]
 
     def settle(self) -> None:

@@ -71,6 +71,7 @@ def test_a_row_has_the_same_bits_in_every_batch_kernel_and_config(k: int, rng: t
     x, weight, bias = draw(rng, 20, k), draw(rng, 40, k, scale=0.05), draw(rng, 40)
     residual = draw(rng, 20, 40)
     together = gemm(x, weight, bias, residual=residual, limits=SMALL)
+    assert torch.equal(together, residual + gemm(x, weight, bias, limits=SMALL)), "the product is rounded by itself"
     for config in MANY:
         assert torch.equal(gemm(x, weight, bias, residual=residual, config=config, limits=SMALL), together)
     for few in (None, *FEW):

@@ -93,8 +93,21 @@ def test_other_sizes_are_padded_where_there_is_room(gpu: Device) -> None:
     result = products.run(with_room, weight, None, None)
     assert result is not None
     assert torch.equal(result, product(x, weight, None, None)[:150])
-    assert products.run(with_room, weight, None, x.new_zeros(150, 24)) is None, "the residual stream has no room"
-    assert gpu.compared == [(160, 32, 24)]
+    larger = torch.ones(200, 24, dtype=x.dtype)
+    residual, behind = larger[:150], larger[150:].clone()
+    added = products.run(with_room, weight, None, residual)
+    assert added is not None
+    assert torch.equal(added, product(x, weight, None, torch.ones(160, 24, dtype=x.dtype))[:150])
+    assert torch.equal(larger[150:], behind), "what lies behind the residual stream is another's"
+    assert gpu.compared == [(160, 32, 24)] * 2
+
+
+def test_verdicts_depend_on_the_workspace(gpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = factors()
+    assert VendorProducts(CUDA, tmp_path).run(x, weight, None, None) is not None
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
+    gpu.has_equal_bits = lambda x: False
+    assert VendorProducts(CUDA, tmp_path).run(x, weight, None, None) is None
 
 
 def test_another_device_s_verdicts_are_not_used(gpu: Device, tmp_path: Path) -> None:
