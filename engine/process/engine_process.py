@@ -51,6 +51,10 @@ _MessageT = TypeVar("_MessageT", Opened, Started)
 WORKER = "draftline.engine.process.worker"
 """The module of the engine process."""
 
+_ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}
+"""Variables that the process has unless they are set here. Without a workspace for parts of sums, the vendor's library splits none, so
+that more of its products have our bits (`kernels/triton/linear/vendor.py`)."""
+
 _CLOSE_S = 30.0
 """Seconds in which the process must end when it is closed."""
 
@@ -126,7 +130,7 @@ class EngineProcess:
             # Without the current directory on the path: it may have modules that hide others (-P).
             command = (sys.executable, "-P", "-m", *worker, str(theirs.fileno()))
             self.process = subprocess.Popen(
-                command, pass_fds=(theirs.fileno(),), env={**os.environ, **(environment or {})}
+                command, pass_fds=(theirs.fileno(),), env={**_ENVIRONMENT, **os.environ, **(environment or {})}
             )
         self.connection = Connection(ours.detach())
         self.journal: CacheJournal = _RemoteJournal(lambda: self._send(FollowCache()))

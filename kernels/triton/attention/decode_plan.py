@@ -48,6 +48,9 @@ _LONG_VERIFY = MAX_QUERIES // 2
 _NARROW_SHARED_BY = 12
 """Programs that share a history of narrow heads, where there are not few rows: a tile each, of up to 768 tokens."""
 
+_FEW_TURNS = 2
+"""Turns of programs with one tile on its way up to which fewer turns are best; of more programs, each has two tiles on its way."""
+
 _START = 1.5
 """The time until a program reads at full speed, in that of the programs that a multiprocessor then runs at once."""
 
@@ -60,6 +63,7 @@ class DecodePlan:
         tile: the tile of each program.
         queries: query tokens a row that the tile has room for.
         num_splits: programs that share one row's history; one joins its tiles itself.
+        num_sms: multiprocessors, to which programs are dealt out.
         max_tiles: the most key tiles of a history.
         early: whether they load their first tile before they wait for the kernel before, where it is settled what that reads.
         starts_next: when attention and join let the next kernel start, as `overlap.py` names the times.
@@ -68,6 +72,7 @@ class DecodePlan:
     tile: Tile
     queries: int
     num_splits: int
+    num_sms: int
     max_tiles: int
     early: bool
     starts_next: int
@@ -118,7 +123,8 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
     # More rows would hold more tiles in registers than they gain by it.
     early = shape.head_dim < _WIDE_HEAD and rows == longest == 1
-    return DecodePlan(tile, queries, splits, shape.num_tiles(context), early, sharing.starts_next)
+    num_sms, max_tiles = shape.limits.num_sms, shape.num_tiles(context)
+    return DecodePlan(tile, queries, splits, num_sms, max_tiles, early, sharing.starts_next)
 
 
 def _sharing(shape: AttentionShape, rows: int, longest: int, context: int) -> _Sharing:
@@ -147,6 +153,12 @@ def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Til
     More stages read a history sooner, but fewer programs fit a multiprocessor. Those that do not fit run after the others.
     """
     sms, programs = shape.limits.num_sms, rows * shape.num_kv_heads
+    if longest == 1:
+        middle, shallow = (replace(tile, num_stages=num_stages) for num_stages in _AHEAD[1:])
+        # Programs of many turns do not end together, so that turns mean less.
+        many = programs > _FEW_TURNS * sms * _programs_per_sm(shape, shallow)
+        if many and _programs_per_sm(shape, middle) > 1:
+            return middle
     # A verify computes more with each tile.
     ahead = _AHEAD if longest == 1 else _AHEAD[1:] if longest <= _LONG_VERIFY else _AHEAD[2:]
     choices = []

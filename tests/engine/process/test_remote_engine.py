@@ -51,6 +51,14 @@ def engine(config: EngineConfig) -> Iterator[RemoteEngine]:
     assert remote.stopped.result(PATIENCE_S) is None
 
 
+def test_the_vendor_s_products_have_no_workspace(engine: RemoteEngine) -> None:
+    """So they do not split sums, and more of them have the bits of our own."""
+    if "CUBLAS_WORKSPACE_CONFIG" in os.environ:
+        pytest.skip("this environment chooses the workspace")
+    environment = Path(f"/proc/{engine.replicas[0].process.pid}/environ").read_bytes()
+    assert b"CUBLAS_WORKSPACE_CONFIG=:0:0" in environment.split(b"\0")
+
+
 def test_the_prefix_cache_s_contents_are_followed(engine: RemoteEngine) -> None:
     """The first reader gets what is in the cache already, and then what changes."""
     inbox = Inbox(engine)
