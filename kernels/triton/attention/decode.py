@@ -103,18 +103,7 @@ def _attend(
     return acc, row_max, row_sum
 
 
-@triton.jit
-def _dealt(program: tl.tensor, num_sms: tl.tensor) -> tl.tensor:
-    """The place of a program in the order of lengths.
-
-    Each round of programs is dealt out to the multiprocessors, every other one backwards: so none has the longest of all rounds.
-    """
-    start = program // num_sms * num_sms
-    end = tl.minimum(start + num_sms, tl.num_programs(0))
-    return tl.where(program // num_sms % 2 == 1, start + end - 1 - program, program)
-
-
-@triton.jit(do_not_specialize=["num_splits", "num_sms", "tile_stride", "longest", "window", "table_stride"])
+@triton.jit(do_not_specialize=["num_splits", "tile_stride", "longest", "window", "table_stride"])
 def _decode_attention_kernel(
     qkv: tl.tensor,
     keys: tl.tensor,
@@ -135,7 +124,6 @@ def _decode_attention_kernel(
     qkv_stride: int,
     table_stride: int,
     num_splits: int,
-    num_sms: int,
     tile_stride: int,
     longest: int,
     window: int,
@@ -171,11 +159,8 @@ def _decode_attention_kernel(
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     # The type in which keys and values are multiplied.
     DTYPE: tl.constexpr = tl.float16 if PAIRS else qkv.dtype.element_ty
-    program = tl.program_id(0)
-    if ORDERED:
-        program = _dealt(program, num_sms)
-    kv_head = program % NUM_KV_HEADS
-    row = program // NUM_KV_HEADS
+    kv_head = tl.program_id(0) % NUM_KV_HEADS
+    row = tl.program_id(0) // NUM_KV_HEADS
     split = tl.program_id(1)
     if ORDERED:
         # Where programs queue for the device, the long rows must not be the last.
@@ -363,7 +348,6 @@ def decode_attention(
         qkv.stride(0),
         batch.block_tables.stride(0),
         num_splits,
-        plan.num_sms,
         states.tile_stride,
         longest,
         spec.window if spec.window is not None else 0,

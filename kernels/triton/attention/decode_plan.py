@@ -63,7 +63,6 @@ class DecodePlan:
         tile: the tile of each program.
         queries: query tokens a row that the tile has room for.
         num_splits: programs that share one row's history; one joins its tiles itself.
-        num_sms: multiprocessors, to which programs are dealt out.
         max_tiles: the most key tiles of a history.
         early: whether they load their first tile before they wait for the kernel before, where it is settled what that reads.
         starts_next: when attention and join let the next kernel start, as `overlap.py` names the times.
@@ -72,7 +71,6 @@ class DecodePlan:
     tile: Tile
     queries: int
     num_splits: int
-    num_sms: int
     max_tiles: int
     early: bool
     starts_next: int
@@ -123,8 +121,7 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
     # More rows would hold more tiles in registers than they gain by it.
     early = shape.head_dim < _WIDE_HEAD and rows == longest == 1
-    num_sms, max_tiles = shape.limits.num_sms, shape.num_tiles(context)
-    return DecodePlan(tile, queries, splits, num_sms, max_tiles, early, sharing.starts_next)
+    return DecodePlan(tile, queries, splits, shape.num_tiles(context), early, sharing.starts_next)
 
 
 def _sharing(shape: AttentionShape, rows: int, longest: int, context: int) -> _Sharing:
