@@ -152,9 +152,8 @@ def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Til
     sms, programs = shape.limits.num_sms, rows * shape.num_kv_heads
     if longest == 1:
         middle, shallow = (replace(tile, num_stages=num_stages) for num_stages in _AHEAD[1:])
-        # Programs of many turns do not end together, so that turns mean less.
-        many = programs > _FEW_TURNS * sms * _programs_per_sm(shape, shallow)
-        if many and _programs_per_sm(shape, middle) > 1:
+        # Programs of many turns do not end together, so that a turn more or less hardly counts.
+        if programs > _FEW_TURNS * sms * _programs_per_sm(shape, shallow) and _programs_per_sm(shape, middle) > 1:
             return middle
     # A verify computes more with each tile.
     ahead = _AHEAD if longest == 1 else _AHEAD[1:] if longest <= _LONG_VERIFY else _AHEAD[2:]

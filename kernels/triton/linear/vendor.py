@@ -2,8 +2,8 @@
 
 The vendor's library chooses a kernel by the product's sizes and the device. Where that kernel adds all channels in order,
 its bits are ours; where it splits K they are not. Nothing says which, so each product is compared once on
-this device. The verdict holds for our arithmetic, the device, the library's version and workspace, the sizes and the type, and is kept in a file
-next to the compiled kernels. Whatever the verdicts are, results are the same: only the speed depends on them.
+this device. The verdict holds for our arithmetic, the device, the library's version and workspace, the sizes and the type. It is
+kept in a file next to the compiled kernels. Whatever the verdicts are, results are the same: only the speed depends on them.
 """
 
 from __future__ import annotations

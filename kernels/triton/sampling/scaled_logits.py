@@ -40,7 +40,7 @@ def _quotient(value: tl.tensor, divisor: tl.tensor) -> tl.tensor:
 
     A product with the rounded reciprocal, corrected by its remainder twice, of which the second time rounds correctly (Markstein,
     "Computation of elementary functions on the IBM RISC System/6000 processor", 1990). Each remainder is exact, unless the value
-    is below 1e-30, where it matters to no score. `div_rn` costs three times as much: it begins with a reciprocal of its own.
+    is below 1e-30, where it matters to no score. `div_rn` would begin with a reciprocal for each value.
     """
     if INTERPRETED:  # whose fma rounds twice
         return tl.div_rn(value, tl.zeros_like(value) + divisor)
@@ -49,7 +49,7 @@ def _quotient(value: tl.tensor, divisor: tl.tensor) -> tl.tensor:
     product = value * reciprocal
     quotient = tl.fma(tl.fma(product, -divisor, value), reciprocal, product)
     quotient = tl.fma(tl.fma(quotient, -divisor, value), reciprocal, quotient)
-    # Infinities have no remainder.
+    # An infinity has no remainder.
     return tl.where(tl.abs(product) == float("inf"), product, quotient)
 
 
