@@ -23,8 +23,8 @@ from draftline.kernels.triton.attention.plan import (
     plan_attention,
 )
 from draftline.kernels.triton.attention.ragged import run_launch
-from draftline.kernels.triton.linear.dense import overlaps
 from draftline.kernels.triton.ops import TritonOps
+from draftline.kernels.triton.overlap import overlaps
 from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
 from kernel_timing.timing import Bench, Call, copies_beyond_cache, relative_error
 

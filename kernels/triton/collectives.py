@@ -31,8 +31,7 @@ from typing_extensions import override
 from draftline.kernels.collectives import Collectives, Join
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inbox import PROGRAMS, WORDS, cell_bytes, cell_of, flag_of, inbox_bytes
-from draftline.kernels.triton.linear.dense import few_overlap
-from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.overlap import few_overlap, launch_options, wait_for_previous
 from draftline.kernels.triton.sums import INTERPRETED
 from draftline.kernels.triton.words import MAX_WORDS, WORD_ELEMENT_BYTES, word_spread_kernel, word_sum_kernel
 

@@ -29,9 +29,10 @@ from draftline.kernels.triton.inputs.gather_drafts import gather_drafts
 from draftline.kernels.triton.inputs.move_rows import copy_rows, put_rows, take_rows
 from draftline.kernels.triton.inputs.ngram import draft_ngram
 from draftline.kernels.triton.inputs.ngram_table import draft_ngram_table, learn_ngrams
-from draftline.kernels.triton.linear.dense import DenseKernels, overlaps
+from draftline.kernels.triton.linear.dense import DenseKernels
 from draftline.kernels.triton.linear.scaled import scaled_linear
 from draftline.kernels.triton.linear.vendor import VendorProducts
+from draftline.kernels.triton.overlap import overlaps
 from draftline.kernels.triton.pointwise.activations import gelu, gelu_mul, silu_mul
 from draftline.kernels.triton.pointwise.norms import add_rms_norm, joined_norms, layer_norm, rms_norm, rms_norm_add
 from draftline.kernels.triton.sampling.accept import accept

@@ -19,6 +19,15 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from draftline.kernels.triton.device import DeviceLimits
+
+FEW_ROWS = 64
+"""Rows of activations up to which launches overlap, however wide they are."""
+
+_SHORT = 1 << 20
+"""Elements of activations up to which a launch takes some microseconds, and its start counts."""
 
 AT_ONCE, PREPARED, WAITED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 """When a kernel lets the next one start: as its first act; when it has asked for what it reads early; or when its own wait is over.
@@ -96,3 +105,13 @@ def launch_options(overlap: bool) -> dict[str, bool]:
     compute capability 9.0 on.
     """
     return {"enable_fp_fusion": False, **({"launch_pdl": True} if overlap else {})}
+
+
+def few_overlap(x: Tensor, limits: DeviceLimits) -> bool:
+    """Whether the launch of a few rows [T, …] overlaps with its neighbours."""
+    return limits.overlaps and x.shape[0] <= FEW_ROWS
+
+
+def overlaps(x: Tensor, limits: DeviceLimits) -> bool:
+    """The same of few rows, or of more where launches stay short."""
+    return few_overlap(x, limits) or (limits.overlaps and x.numel() <= _SHORT)

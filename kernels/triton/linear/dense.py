@@ -30,11 +30,9 @@ from draftline.kernels.triton.linear.gemm_m16 import can_normalize, gemm_m16, ma
 from draftline.kernels.triton.linear.gemm_m16_parts import gemm_m16_parts, max_parts_rows
 from draftline.kernels.triton.linear.parts import part_channels
 from draftline.kernels.triton.linear.vendor import VendorProducts
+from draftline.kernels.triton.overlap import overlaps
 from draftline.kernels.triton.pointwise.activations import silu_mul
 from draftline.kernels.triton.pointwise.norms import rms_norm
-
-_SHORT = 1 << 20
-"""Elements of activations up to which a launch takes some microseconds, and its start counts."""
 
 _TUNED = 90
 """The compute capability of the devices on which products of many tokens were compared with the vendor's."""
@@ -48,16 +46,6 @@ _ALIGNMENT = 16
 
 Norm = tuple[Tensor, float]
 """The weights and the epsilon of an RMSNorm."""
-
-
-def few_overlap(x: Tensor, limits: DeviceLimits) -> bool:
-    """Whether the launch of a few rows [T, …] overlaps with its neighbours (`overlap.py`)."""
-    return limits.overlaps and x.shape[0] <= OWN_ROWS
-
-
-def overlaps(x: Tensor, limits: DeviceLimits) -> bool:
-    """The same of few rows, or of more where launches stay short."""
-    return few_overlap(x, limits) or (limits.overlaps and x.numel() <= _SHORT)
 
 
 def _is_aligned(x: Tensor) -> bool:

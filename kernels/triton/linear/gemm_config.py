@@ -12,9 +12,10 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.smaller import smaller_product
+from draftline.kernels.triton.overlap import FEW_ROWS
 
-OWN_ROWS = 64
-"""Up to so many tokens every product runs here, and launches overlap."""
+OWN_ROWS = FEW_ROWS
+"""Up to so many tokens every product runs here, since launches overlap."""
 
 _SMALL_WEIGHTS = ((2 << 20, 1024), (8 << 20, 256))
 """Weights of up to so many elements, and the tokens up to which their products are faster here, whose launches overlap, than

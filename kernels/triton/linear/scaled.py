@@ -11,10 +11,10 @@ from torch import Tensor
 
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.triton.device import DeviceLimits
-from draftline.kernels.triton.linear.dense import few_overlap
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import scaled_gemm
 from draftline.kernels.triton.linear.scaled_gemm_m16 import MAX_SCALED_GEMM_M16_ROWS, scaled_gemm_m16
+from draftline.kernels.triton.overlap import few_overlap
 
 
 def scaled_linear(

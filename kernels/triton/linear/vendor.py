@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftline.kernels.arithmetic import ARITHMETIC_REVISION
-from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.gemm import gemm
 from draftline.kernels.triton.linear.gemm_config import MANY_ROWS, OWN_ROWS
+from draftline.kernels.triton.overlap import overlaps
 from draftline.kernels.triton.rows import rows_with_room
 
 _OTHER_ROWS = (65, 129, 257, 1025, 4097)
@@ -60,7 +61,7 @@ class _Product(NamedTuple):
 class VendorProducts:
     """The verdicts for one device."""
 
-    def __init__(self, device: torch.device, folder: Path | None, limits: DeviceLimits = UNLIMITED) -> None:
+    def __init__(self, device: torch.device, folder: Path | None, limits: DeviceLimits) -> None:
         """Read the verdicts of earlier processes.
 
         Args:
@@ -118,7 +119,7 @@ class VendorProducts:
         """
         for key, unknown in self._unknown.items():
             try:
-                self._verdicts[key] = _equal(*unknown, self._limits)
+                self._verdicts[key] = self._equal(*unknown)
             except torch.OutOfMemoryError:
                 # Both results have no room at the moment: our own kernel runs, and the next such step tries again.
                 continue
@@ -128,11 +129,29 @@ class VendorProducts:
                 if rows <= max(most, MANY_ROWS):
                     x = weight.new_zeros(rows, weight.shape[1])
                     residual = weight.new_zeros(rows, weight.shape[0]) if adds else None
-                    gemm(x, weight, bias, residual=residual, limits=self._limits)
+                    self._own(x, weight, bias, residual)
         self._captured.clear()
         if self._unknown:
             self._keep()
         self._unknown.clear()
+
+    def _equal(self, rows: int, weight: Tensor, bias: Tensor | None, adds: bool) -> bool:
+        """Whether both products have the same bits, of random numbers and of this weight."""
+        generator = torch.Generator(weight.device).manual_seed(0)
+
+        def draw(columns: int) -> Tensor:
+            return torch.randn(rows, columns, generator=generator, device=weight.device).to(weight.dtype)
+
+        x = draw(weight.shape[1])
+        residual = draw(weight.shape[0]) if adds else None
+        ours = self._own(x, weight, bias, residual)
+        theirs = product(x, weight, bias, residual)
+        return torch.equal(ours.view(torch.int16), theirs.view(torch.int16))
+
+    def _own(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+        """Our product, by the kernel that steps launch."""
+        overlap = overlaps(x, self._limits)
+        return gemm(x, weight, bias, residual=residual, overlap=overlap, limits=self._limits)
 
     def _keep(self) -> None:
         if self._path is None:
@@ -155,17 +174,3 @@ def _read(path: Path | None) -> dict[str, dict[str, bool]]:
         return {}
     whole = isinstance(known, dict) and all(isinstance(verdicts, dict) for verdicts in known.values())
     return known if whole else {}
-
-
-def _equal(rows: int, weight: Tensor, bias: Tensor | None, adds: bool, limits: DeviceLimits) -> bool:
-    """Whether both products have the same bits, of random numbers and of this weight."""
-    generator = torch.Generator(weight.device).manual_seed(0)
-
-    def draw(columns: int) -> Tensor:
-        return torch.randn(rows, columns, generator=generator, device=weight.device).to(weight.dtype)
-
-    x = draw(weight.shape[1])
-    residual = draw(weight.shape[0]) if adds else None
-    ours = gemm(x, weight, bias, residual=residual, limits=limits)
-    theirs = product(x, weight, bias, residual)
-    return torch.equal(ours.view(torch.int16), theirs.view(torch.int16))

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear import vendor
 from draftline.kernels.triton.linear.vendor import OWN_ROWS, VendorProducts, compared_rows, product
 from draftline.kernels.triton.rows import empty_rows
 
 CUDA = torch.device("cuda")
+LIMITS = DeviceLimits.known(90, 132)
 
 
 class Device:
@@ -29,10 +30,18 @@ class Device:
         self.compared: list[tuple[int, ...]] = []
 
     def own_kernel(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, residual: Tensor | None, limits: DeviceLimits
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        residual: Tensor | None,
+        overlap: bool,
+        limits: DeviceLimits,
     ) -> Tensor:
         """The vendor's result, or that with one bit changed."""
-        assert limits is UNLIMITED
+        assert overlap, "steps launch this kernel, and a start compiles it before"
+        assert limits is LIMITS
         self.compared.append((*x.shape, weight.shape[0]))
         result = product(x, weight, bias, None if residual is None else residual.clone())
         if not self.has_equal_bits(x):
@@ -58,20 +67,20 @@ def factors(rows: int = 128, n: int = 24, k: int = 32, dtype: torch.dtype = torc
 def test_a_product_is_compared_once(equal: bool, gpu: Device, tmp_path: Path) -> None:
     gpu.has_equal_bits = lambda x: equal
     x, weight = factors()
-    products = VendorProducts(CUDA, tmp_path)
+    products = VendorProducts(CUDA, tmp_path, LIMITS)
     for _ in range(3):
         result = products.run(x, weight, None, None)
         assert (result is not None) == equal, "other bits are never used"
         if result is not None:
             assert torch.equal(result, product(x, weight, None, None))
-    later = VendorProducts(CUDA, tmp_path)
+    later = VendorProducts(CUDA, tmp_path, LIMITS)
     assert (later.run(x, weight, None, None) is not None) == equal
     assert gpu.compared == [(128, 32, 24)], "an earlier process's verdict holds"
 
 
 def test_sizes_types_and_forms_have_their_own_verdicts(gpu: Device, tmp_path: Path) -> None:
     gpu.has_equal_bits = lambda x: x.shape[0] == 128
-    products = VendorProducts(CUDA, tmp_path)
+    products = VendorProducts(CUDA, tmp_path, LIMITS)
     x, weight = factors()
     bias, residual = torch.ones(24, dtype=x.dtype), torch.ones(128, 24, dtype=x.dtype)
     before = residual.clone()
@@ -86,7 +95,7 @@ def test_sizes_types_and_forms_have_their_own_verdicts(gpu: Device, tmp_path: Pa
 
 
 def test_other_sizes_are_padded_where_there_is_room(gpu: Device) -> None:
-    products = VendorProducts(CUDA, None)
+    products = VendorProducts(CUDA, None, LIMITS)
     x, weight = factors(rows=160)
     with_room = empty_rows(150, 32, dtype=x.dtype, device=x.device)
     with_room.copy_(x[:150])
@@ -105,35 +114,35 @@ def test_other_sizes_are_padded_where_there_is_room(gpu: Device) -> None:
 def test_verdicts_depend_on_the_workspace(gpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = factors()
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    assert VendorProducts(CUDA, tmp_path).run(x, weight, None, None) is not None
+    assert VendorProducts(CUDA, tmp_path, LIMITS).run(x, weight, None, None) is not None
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
     gpu.has_equal_bits = lambda x: False
-    assert VendorProducts(CUDA, tmp_path).run(x, weight, None, None) is None
+    assert VendorProducts(CUDA, tmp_path, LIMITS).run(x, weight, None, None) is None
 
 
 def test_another_device_s_verdicts_are_not_used(gpu: Device, tmp_path: Path) -> None:
     x, weight = factors()
-    assert VendorProducts(CUDA, tmp_path).run(x, weight, None, None) is not None
+    assert VendorProducts(CUDA, tmp_path, LIMITS).run(x, weight, None, None) is not None
     gpu.name, gpu.has_equal_bits = "Another", lambda x: False
-    assert VendorProducts(CUDA, tmp_path).run(x, weight, None, None) is None
+    assert VendorProducts(CUDA, tmp_path, LIMITS).run(x, weight, None, None) is None
     gpu.name = "A GPU"
-    assert VendorProducts(CUDA, tmp_path).run(x, weight, None, None) is not None
+    assert VendorProducts(CUDA, tmp_path, LIMITS).run(x, weight, None, None) is not None
     assert len(gpu.compared) == 2
 
 
 def test_processes_keep_each_other_s_verdicts(gpu: Device, tmp_path: Path) -> None:
-    one, other = VendorProducts(CUDA, tmp_path), VendorProducts(CUDA, tmp_path)
+    one, other = VendorProducts(CUDA, tmp_path, LIMITS), VendorProducts(CUDA, tmp_path, LIMITS)
     one.run(*factors(n=24), None, None)
     other.run(*factors(n=40), None, None)
     gpu.compared.clear()
-    later = VendorProducts(CUDA, tmp_path)
+    later = VendorProducts(CUDA, tmp_path, LIMITS)
     assert all(later.run(*factors(n=n), None, None) is not None for n in (24, 40))
     assert not gpu.compared
 
 
 def test_nothing_is_compared_while_a_graph_is_captured(gpu: Device, tmp_path: Path) -> None:
     x, weight = factors()
-    products = VendorProducts(CUDA, tmp_path)
+    products = VendorProducts(CUDA, tmp_path, LIMITS)
     gpu.capturing = True
     assert products.run(x, weight, None, None) is None
     assert not gpu.compared
@@ -146,7 +155,7 @@ def test_nothing_is_compared_while_a_graph_is_captured(gpu: Device, tmp_path: Pa
 
 
 def test_of_many_rows_there_are_more_divisions(gpu: Device) -> None:
-    products = VendorProducts(CUDA, None)
+    products = VendorProducts(CUDA, None, LIMITS)
     gpu.capturing = True
     for rows in (2048, 1088):
         products.run(*factors(rows), None, None)
@@ -160,10 +169,10 @@ def test_of_many_rows_there_are_more_divisions(gpu: Device) -> None:
 )
 def test_an_unreadable_file_is_replaced(content: bytes, gpu: Device, tmp_path: Path) -> None:
     x, weight = factors()
-    VendorProducts(CUDA, tmp_path).run(x, weight, None, None)
+    VendorProducts(CUDA, tmp_path, LIMITS).run(x, weight, None, None)
     (file,) = tmp_path.iterdir()
     file.write_bytes(content)
-    assert VendorProducts(CUDA, tmp_path).run(x, weight, None, None) is not None
+    assert VendorProducts(CUDA, tmp_path, LIMITS).run(x, weight, None, None) is not None
     assert len(gpu.compared) == 2
     known: dict[str, Any] = json.loads(file.read_text())
     assert [list(verdicts.values()) for verdicts in known.values()] == [[True]]
@@ -172,14 +181,14 @@ def test_an_unreadable_file_is_replaced(content: bytes, gpu: Device, tmp_path: P
 
 @pytest.mark.parametrize("folder", [None, Path("/no/such/folder")], ids=["none", "missing"])
 def test_without_a_folder_verdicts_last_as_long_as_the_process(folder: Path | None, gpu: Device) -> None:
-    products = VendorProducts(CUDA, folder)
+    products = VendorProducts(CUDA, folder, LIMITS)
     for _ in range(2):
         assert products.run(*factors(), None, None) is not None
     assert len(gpu.compared) == 1
 
 
 def test_what_is_never_the_vendor_s(gpu: Device, tmp_path: Path) -> None:
-    products = VendorProducts(CUDA, tmp_path)
+    products = VendorProducts(CUDA, tmp_path, LIMITS)
     x, weight = factors()
     bias, residual = torch.ones(24, dtype=x.dtype), torch.ones(128, 24, dtype=x.dtype)
     assert products.run(*factors(dtype=torch.float32), None, None) is None
@@ -203,7 +212,7 @@ def test_a_comparison_without_memory_is_tried_again(gpu: Device, tmp_path: Path)
         raise torch.OutOfMemoryError
 
     gpu.has_equal_bits = full
-    products = VendorProducts(CUDA, tmp_path)
+    products = VendorProducts(CUDA, tmp_path, LIMITS)
     assert products.run(*factors(), None, None) is None
     gpu.has_equal_bits = lambda x: True
     assert products.run(*factors(), None, None) is not None
