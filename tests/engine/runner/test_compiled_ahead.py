@@ -19,9 +19,15 @@ pytestmark = pytest.mark.long
         [("qwen3", 256, 0, 640), ("llama-8b", 64, 4, 2048)],
         pytest.param(
             [
+                ("smollm2", 1, 0, 2048),
+                ("smollm2", 2, 0, 640),
+                ("smollm2", 4, 0, 1024),
                 ("smollm2", 32, 0, 2048),
+                ("smollm2", 64, 4, 640),
                 ("smollm2", 256, 4, 2048),
                 ("qwen3", 1, 0, 4096),
+                ("qwen3", 2, 0, 640),
+                ("qwen3", 8, 4, 4096),
                 ("qwen3", 64, 4, 4096),
                 ("llama-8b", 48, 16, 300),
                 ("llama-8b", 64, 0, 131072),
