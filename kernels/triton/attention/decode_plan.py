@@ -113,11 +113,13 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     sharing = _sharing(shape, rows, longest, context) if have_room(shape, rows * longest, context) else _UNSHARED
     splits = min(sharing.num_splits, shape.num_tiles(context), MAX_SPLITS)
     large = longest > 1 and block_m * next_power_of_2(shape.head_dim) > _TWO_WARPS
-    tile = Tile(block_m, shape.key_tile, 4 if large else sharing.num_warps, sharing.num_stages)
     if splits == 1:
-        tile = _unshared(shape, replace(tile, num_warps=4 if large and longest > _LONG_VERIFY else 2), rows, longest)
-    elif _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
-        tile = replace(tile, num_stages=2)
+        num_warps = 4 if large and longest > _LONG_VERIFY else 2
+        tile = _unshared(shape, Tile(block_m, shape.key_tile, num_warps, _AHEAD[-1]), rows, longest)
+    else:
+        tile = Tile(block_m, shape.key_tile, 4 if large else sharing.num_warps, sharing.num_stages)
+        if _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
+            tile = replace(tile, num_stages=2)
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
     # More rows would hold more tiles in registers than they gain by it.
     early = shape.head_dim < _WIDE_HEAD and rows == longest == 1
@@ -145,16 +147,19 @@ def _sharing(shape: AttentionShape, rows: int, longest: int, context: int) -> _S
 
 
 def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Tile:
-    """The tile of programs that have a history each, with the pipeline that reads all histories soonest.
+    """The tile of programs that have a history each, from the one with the shallow pipeline: with that which reads all histories soonest.
 
     More stages read a history sooner, but fewer programs fit a multiprocessor. Those that do not fit run after the others.
     """
     sms, programs = shape.limits.num_sms, rows * shape.num_kv_heads
-    if longest == 1:
-        middle, shallow = (replace(tile, num_stages=num_stages) for num_stages in _AHEAD[1:])
+    middle = replace(tile, num_stages=_AHEAD[1])
+    if (
+        longest == 1
+        and programs > _FEW_TURNS * sms * _programs_per_sm(shape, tile)
+        and _programs_per_sm(shape, middle) > 1
+    ):
         # Programs of many turns do not end together, so that a turn more or less hardly counts.
-        if programs > _FEW_TURNS * sms * _programs_per_sm(shape, shallow) and _programs_per_sm(shape, middle) > 1:
-            return middle
+        return middle
     # A verify computes more with each tile.
     ahead = _AHEAD if longest == 1 else _AHEAD[1:] if longest <= _LONG_VERIFY else _AHEAD[2:]
     choices = []
