@@ -118,14 +118,14 @@ class TritonOps(Ops):
 
     @override
     def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        # Decodes and verifies run in one or two launches; batches with prompts rotate and write in their own.
+        # Decodes and verifies run in one or two launches; batches with prompts rotate and write keys in their own.
         num_kv_heads, head_dim = cache.keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
         shape = AttentionShape.of(group, qkv, cache, self.limits)
         overlap = overlaps(qkv, self.limits)
         plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)
         if plan is None:
-            queries = rope_write_kv(qkv, batch, cache, spec, overlap=overlap)
+            queries = rope_write_kv(qkv, batch, cache, spec, first_head=group * num_kv_heads, overlap=overlap)
             return attention(queries, batch, cache, spec, limits=self.limits, own=qkv, overlap=overlap)
         return decode_attention(qkv, batch, cache, spec, plan=plan, overlap=overlap)
 

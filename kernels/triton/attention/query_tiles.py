@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from draftline.kernels.triton.attention.decode_parts import angles, load_with_partner, rotate
 from draftline.kernels.triton.attention.fp8_cache import as_float16
 from draftline.kernels.triton.attention.join import store_tile
 from draftline.kernels.triton.attention.online_softmax import (
@@ -31,14 +32,18 @@ def _load_queries(
     first: tl.tensor,
     query_len: tl.tensor,
     kv_head: tl.tensor,
+    history: tl.tensor,
+    rotation: tl.tuple,
     query_stride: tl.tensor,
     NUM_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    ROTATE: tl.constexpr,
+    QK_NORM: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """The tile from a row's query token ``first`` on.
+    """The tile from a row's query token ``first`` on; with ROTATE, rotated by their positions, which follow the ``history``.
 
     Returns:
         The queries [M, D], the token of each within its row [M], whether it exists [M], and its index in the [T * H, D]
@@ -55,8 +60,17 @@ def _load_queries(
     tensor_mask = mask[:, None]
     if HEAD_DIM != BLOCK_D:
         tensor_mask = tensor_mask & (dim < HEAD_DIM)
-    source = token * query_stride + head * HEAD_DIM
-    query = tl.load(queries + source[:, None] + dim, mask=tensor_mask, other=0.0)
+    source = queries + (token * query_stride + head * HEAD_DIM)[:, None]
+    if ROTATE:
+        rope, norm, eps = rotation
+        weight = (0.0, 0.0)
+        if QK_NORM:
+            weight = load_with_partner(norm, dim, dim < HEAD_DIM, HEAD_DIM)
+        wide = load_with_partner(source, dim, tensor_mask, HEAD_DIM)
+        cos, signed_sin = angles(rope, (history + row_query)[:, None], dim, tensor_mask, HEAD_DIM)
+        query = rotate(wide, weight, cos, signed_sin, eps, HEAD_DIM, QK_NORM).to(queries.dtype.element_ty)
+    else:
+        query = tl.load(source + dim, mask=tensor_mask, other=0.0)
     return query, row_query, mask, token * NUM_HEADS + head
 
 
@@ -65,6 +79,7 @@ def attend_short(
     tile_id: tl.tensor,
     kv_head: tl.tensor,
     queries: tl.tensor,
+    rotation: tl.tuple,
     keys: tl.tensor,
     values: tl.tensor,
     key_scales: tl.tensor,
@@ -92,6 +107,8 @@ def attend_short(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    ROTATE: tl.constexpr,
+    QK_NORM: tl.constexpr,
     ORDERED: tl.constexpr,
     FLOAT8: tl.constexpr,
     PAIRS: tl.constexpr,
@@ -122,13 +139,14 @@ def attend_short(
         begin(PLACE, OVERLAP)
     first = tile_id % tiles_per_row * QUERIES
     if (first < query_len) & (query_len <= max_short):
+        history = context_len - query_len
         query, row_query, mask, flat = _load_queries(
-            queries, row_start, first, query_len, kv_head, query_stride, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_M
-        )
+            queries, row_start, first, query_len, kv_head, history, rotation, query_stride,
+            NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_M, ROTATE, QK_NORM,
+        )  # fmt: skip
         power = None
         if FLOAT8:
             query, power = as_float16(query)
-        history = context_len - query_len
         position = history + row_query
         end = tl.minimum(history + first + QUERIES, context_len)
         table = block_tables + tl.cast(row, tl.int64) * table_stride
@@ -221,6 +239,7 @@ def attend_long(
     first: tl.tensor,
     kv_head: tl.tensor,
     queries: tl.tensor,
+    rotation: tl.tuple,
     keys: tl.tensor,
     values: tl.tensor,
     key_scales: tl.tensor,
@@ -242,6 +261,8 @@ def attend_long(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    ROTATE: tl.constexpr,
+    QK_NORM: tl.constexpr,
     OWN: tl.constexpr,
     FLOAT8: tl.constexpr,
     PAIRS: tl.constexpr,
@@ -259,13 +280,14 @@ def attend_long(
     query_len = tl.load(query_starts + row + 1) - row_start
     context_len = tl.load(context_lens + row)
     if (first < query_len) & (query_len > max_short):
+        history = context_len - query_len
         query, row_query, mask, flat = _load_queries(
-            queries, row_start, first, query_len, kv_head, query_stride, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_M
-        )
+            queries, row_start, first, query_len, kv_head, history, rotation, query_stride,
+            NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_M, ROTATE, QK_NORM,
+        )  # fmt: skip
         power = None
         if FLOAT8:
             query, power = as_float16(query)
-        history = context_len - query_len
         position = history + row_query
         table = block_tables + tl.cast(row, tl.int64) * table_stride
         # The keys that any query of the tile sees: [begin, end).

@@ -52,6 +52,8 @@ def _attention_kernel(
     key_scales: tl.tensor,
     value_scales: tl.tensor,
     own: tl.tensor,
+    rope: tl.tensor,
+    query_norm: tl.tensor,
     out: tl.tensor,
     partial: tl.tensor,
     stats: tl.tensor,
@@ -69,6 +71,7 @@ def _attention_kernel(
     max_short: int,
     window: int,
     scale: float,
+    eps: float,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -77,6 +80,8 @@ def _attention_kernel(
     SHORT_M: tl.constexpr,
     LONG_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    ROTATE: tl.constexpr,
+    QK_NORM: tl.constexpr,
     ORDERED: tl.constexpr,
     OWN: tl.constexpr,
     FLOAT8: tl.constexpr,
@@ -96,6 +101,7 @@ def _attention_kernel(
     """
     # Heads run fastest: programs that run together read neighbouring heads of the same tokens. Chunks take longest, and start first, the
     # later tiles of each, which see more keys, before the others. That evens out the end of the launch.
+    rotation = (rope, query_norm, eps)
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     tile_id = tl.program_id(0) // NUM_KV_HEADS
     if LONG_M > 0:
@@ -106,27 +112,27 @@ def _attention_kernel(
             tile = tiles - 1 - item // NUM_KV_HEADS
             row, first = find_tile(tile, query_starts, num_rows, max_short, LONG_M // GROUP)
             attend_long(
-                row, first, item % NUM_KV_HEADS, queries, keys, values, key_scales, value_scales, own, out,
+                row, first, item % NUM_KV_HEADS, queries, rotation, keys, values, key_scales, value_scales, own, out,
                 query_starts, context_lens, block_tables, query_stride, table_stride, max_short, window, scale,
-                NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, LONG_M, BLOCK_N,
+                NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, LONG_M, BLOCK_N, ROTATE, QK_NORM,
                 OWN, FLOAT8, LONG_PAIRS, WINDOWED, SOFT_CAP, PRECISION,
             )  # fmt: skip
     elif LONG_M > 0:
         if tile_id < long_tiles:
             row, first = search_tile(long_tiles - 1 - tile_id, query_starts, num_rows, LONG_M // GROUP)
             attend_long(
-                row, first, kv_head, queries, keys, values, key_scales, value_scales, own, out,
+                row, first, kv_head, queries, rotation, keys, values, key_scales, value_scales, own, out,
                 query_starts, context_lens, block_tables, query_stride, table_stride, max_short, window, scale,
-                NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, LONG_M, BLOCK_N,
+                NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, LONG_M, BLOCK_N, ROTATE, QK_NORM,
                 OWN, FLOAT8, LONG_PAIRS, WINDOWED, SOFT_CAP, PRECISION,
             )  # fmt: skip
     if SHORT_M > 0:
         if tile_id >= long_tiles:
             attend_short(
-                tile_id - long_tiles, kv_head, queries, keys, values, key_scales, value_scales, out, partial, stats,
+                tile_id - long_tiles, kv_head, queries, rotation, keys, values, key_scales, value_scales, out, partial, stats,
                 query_starts, context_lens, block_tables, longest_first, query_stride, table_stride, num_rows, tiles_per_row,
                 num_splits, tile_stride, max_short, window, scale,
-                NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, SHORT_M, BLOCK_N,
+                NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, SHORT_M, BLOCK_N, ROTATE, QK_NORM,
                 ORDERED, FLOAT8, SHORT_PAIRS, SPLIT, WINDOWED, SOFT_CAP, LONG_M == 0, PLACE, OVERLAP, PRECISION,
             )  # fmt: skip
     end(PLACE)
@@ -150,8 +156,9 @@ def attention(
         cache: the layer's keys and values.
         spec: the layer's attention.
         limits: the device's: splits fill its multiprocessors, and tiles fit its shared memory.
-        own: [T, (H + 2 G) * D], the tokens' rotated queries, keys and values. Prompt chunks read their own keys here,
-            faster than through the block table. Without it all keys are read from the cache.
+        own: [T, (H + 2 G) * D], the tokens' queries ``q``, and their rotated keys and values. Then the queries are normalised and
+            rotated here, where each is read once, and prompt chunks read their own keys here, faster than through the block
+            table. Without it queries are rotated already, and all keys are read from the cache.
         overlap: start before the previous kernel has ended.
     """
     num_kv_heads = cache.keys.shape[2]
@@ -199,6 +206,8 @@ def run_launch(
         key_scales,
         value_scales,
         chunks,
+        spec.rope,
+        spec.norms[0] if spec.norms is not None else q,
         out,
         states.partial,
         states.stats,
@@ -216,6 +225,7 @@ def run_launch(
         launch.max_short,
         spec.window if spec.window is not None else 0,
         spec.scale * _LOG2_E,
+        spec.eps,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=num_heads // num_kv_heads,
         HEAD_DIM=head_dim,
@@ -224,6 +234,8 @@ def run_launch(
         SHORT_M=short.tile.block_m,
         LONG_M=long.tile.block_m,
         BLOCK_N=tile.block_n,
+        ROTATE=own is not None,
+        QK_NORM=own is not None and spec.norms is not None,
         ORDERED=ordered,
         OWN=chunks is not None,
         FLOAT8=float8,

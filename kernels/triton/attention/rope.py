@@ -36,6 +36,7 @@ def _rope_write_kv_kernel(
     eps: float,
     NUM_HEADS: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
+    FIRST_HEAD: tl.constexpr,
     HALF: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
@@ -46,7 +47,7 @@ def _rope_write_kv_kernel(
     HEAD_DIM: tl.constexpr = 2 * HALF
     TOTAL: tl.constexpr = NUM_HEADS + 2 * NUM_KV_HEADS
     token = tl.program_id(0).to(tl.int64)
-    head = (tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS))[:, None]
+    head = (FIRST_HEAD + tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS))[:, None]
     col = tl.arange(0, BLOCK_HALF)[None, :]
     col_mask = col < HALF
     mask = (head < TOTAL) & col_mask
@@ -112,9 +113,18 @@ def _rope_write_kv_kernel(
 
 
 def rope_write_kv(
-    qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec, *, overlap: bool = False
+    qkv: Tensor,
+    batch: Batch,
+    cache: LayerCache,
+    spec: AttentionSpec,
+    *,
+    first_head: int = 0,
+    overlap: bool = False,
 ) -> Tensor:
-    """``Ops.rope_write_kv`` by one kernel, which rotates ``qkv`` in place and writes no token with a negative cache index."""
+    """``Ops.rope_write_kv`` by one kernel, which rotates ``qkv`` in place and writes no token with a negative cache index.
+
+    Heads before ``first_head`` stay as they are: none, or all queries, which attention then rotates.
+    """
     tokens = qkv.shape[0]
     num_kv_heads, head_dim = cache.keys.shape[2:]
     total = qkv.shape[1] // head_dim
@@ -124,7 +134,7 @@ def rope_write_kv(
     key_scales, value_scales = cache.scales if cache.scales is not None else (qkv, qkv)
     # Few tokens: small tiles, so that more programs share the work. Many: larger ones, so that fewer start.
     block_heads = 4 if tokens <= 64 else 16
-    _rope_write_kv_kernel[(tokens, triton.cdiv(total, block_heads))](
+    _rope_write_kv_kernel[(tokens, triton.cdiv(total - first_head, block_heads))](
         qkv,
         batch.positions,
         batch.cache_index,
@@ -139,6 +149,7 @@ def rope_write_kv(
         spec.eps,
         NUM_HEADS=num_heads,
         NUM_KV_HEADS=num_kv_heads,
+        FIRST_HEAD=first_head,
         HALF=head_dim // 2,
         BLOCK_HEADS=block_heads,
         BLOCK_HALF=triton.next_power_of_2(head_dim // 2),
