@@ -272,7 +272,8 @@ class Core:
 
     def _step_tokens(self) -> int | None:
         """The token budget of the next step; None for the scheduler's maximum."""
-        if self._budget is None:
+        # It is for prompts: without one, the policy decides how many drafts are worth their time.
+        if self._budget is None or not self._scheduler.has_prompts:
             return None
         # A sequence whose last token is in flight does not decode any more.
         running = self._scheduler.running

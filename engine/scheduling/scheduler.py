@@ -17,7 +17,7 @@ is the last. A waiting one takes the place (slot, blocks, turn) of running ones 
 only if that suffices to admit it. A preempted sequence waits again with nothing computed; its full blocks stay in the
 prefix tree until others need them, so recomputing is mostly a prefix hit.
 
-**The budget.** While sequences decode, `StepBudget` may give a step fewer tokens than the maximum. In queue order, each row
+**The budget.** While sequences decode, `StepBudget` may give a step with prompts fewer tokens than the maximum. In queue order, each row
 takes what it wants but leaves one token for each decoding row behind it. Drafts are the first to be cut: they may use what the
 decoding rows leave, but only half of it while a prompt could use it as well. They never take a block that a row behind them
 needs. Of prompts whose log-probabilities are wanted, a step computes few tokens (`planner.MAX_PROMPT_LOGITS`).
@@ -119,6 +119,11 @@ class Scheduler:
     def running(self) -> Iterable[Sequence]:
         """The sequences that hold a slot, in queue order."""
         return self._cache.running
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether a sequence waits, or runs with a part of its prompt left."""
+        return bool(self._waiting) or any(row.computed < row.prompt_len for row in self._cache.running)
 
     @property
     def max_len(self) -> int:

@@ -6,10 +6,13 @@ import math
 import random
 
 import pytest
+import torch
 from tiny import Client, alone, tiny_core
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.scheduling.step_budget import FIRST_CHUNK, MIN_CHUNK, StepBudget
+from draftline.kernels import select_ops
+from draftline.spec.ngram import NGram
 
 
 def run(budget: StepBudget, *, decode_s: float, token_s: float, steps: int = 50) -> list[float]:
@@ -134,3 +137,22 @@ def test_sequences_whose_last_token_is_in_flight_do_not_make_chunks_small() -> N
     client.run()
     assert len(budget.seen) >= 6
     assert max(budget.seen) == 0
+
+
+class NothingLeft(StepBudget):
+    """A token for each decoding sequence, as on a device whose steps take longer than the target in any case."""
+
+    def tokens(self, decoding: int) -> int:
+        return max(decoding, 1)
+
+
+def test_a_step_without_prompts_has_all_drafts() -> None:
+    core = tiny_core(budget=NothingLeft(64, 1.0), drafter=NGram(3, select_ops(torch.device("cpu"))))
+    client = Client(core)
+    for index in range(2):
+        client.submit(str(index), [1 + index], SamplingParams(max_tokens=8, temperature=0, ignore_eos=True))
+    client.run()
+    drafts = core.stats().drafter
+    assert drafts is not None
+    first, _, last = drafts.drafted_by_position
+    assert first >= last > 0, "at the end, fewer tokens are left than drafts"
