@@ -23,7 +23,16 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
-from draftline.kernels.triton.linear.row_norm import MOST_CHANNELS, MOST_ROWS, WARPS, repeated, row_factors, rows_read
+from draftline.kernels.triton.linear.parts import part_channels
+from draftline.kernels.triton.linear.row_norm import (
+    MOST_CHANNELS,
+    MOST_ROWS,
+    MOST_ROWS_IN_PARTS,
+    WARPS,
+    repeated,
+    row_factors,
+    rows_read,
+)
 from draftline.kernels.triton.linear.smaller import smaller_early_product
 from draftline.kernels.triton.overlap import AT_ONCE, PREPARED, launch_options, prefetch, start_next, wait_for_previous
 from draftline.kernels.triton.pointwise.norms import normalized
@@ -161,7 +170,7 @@ def _gemm_m16_kernel(
         last_value = tl.load(x_start + last_channel, mask=seen & (last_channel < K), other=0.0)
     inverse = 1.0
     if NORM_ROWS:
-        factors = row_factors(x, num_rows, K, eps, K, WIDTH, NORM_ROWS)
+        factors = row_factors(x, num_rows - start, K, eps, K, WIDTH, NORM_ROWS)
         # Gathered, a tile that they multiply need not be laid out as the pieces are.
         inverse = tl.gather(factors, tl.arange(0, TOKENS) % NORM_ROWS, axis=0)[:, None]
     acc = tl.zeros([ROWS, BLOCK_M] if LEFT else [BLOCK_M, ROWS], tl.float32)
@@ -236,9 +245,10 @@ def _config_for(x: Tensor, weight: Tensor, *, attends: bool, overlap: bool, limi
 
 
 def can_normalize(x: Tensor, weight: Tensor) -> bool:
-    """Whether `gemm_m16` should have the norm of x [M, K] in its launch: there are not too many rows, channels or programs."""
+    """Whether a product of few rows should have the norm of x [M, K] in its launch: there are not too many rows, channels or programs."""
     rows, k = x.shape
-    return rows <= MOST_ROWS and k <= MOST_CHANNELS and weight.shape[0] <= _MANY_ROWS and x.is_contiguous()
+    most = MOST_ROWS_IN_PARTS if part_channels(weight) else MOST_ROWS
+    return rows <= most and k <= MOST_CHANNELS and weight.shape[0] <= _MANY_ROWS and x.is_contiguous()
 
 
 def gemm_m16(

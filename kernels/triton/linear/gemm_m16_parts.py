@@ -49,6 +49,9 @@ _SMALL_WEIGHT, _MOST_ROWS, _MOST_ROWS_OF_SMALL = 1 << 20, 48, 64
 _SMALL_PART, _MANY_PROGRAMS = 1 << 18, 110
 """The most elements of a part of a small weight, and the programs of 16 weight rows beyond which each should have 32."""
 
+_MANY_TOKENS = 48
+"""Rows of x from which on attention, whose programs then fill the device in any case, may start at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class GemmM16PartsConfig:
@@ -184,7 +187,7 @@ def _gemm_m16_parts_kernel(
         if TOKENS == 1:
             inverse = row_factors(x, PARTS, 0, eps, K, WIDTH, PARTS)[:, None, None]
         else:
-            inverse = row_factors(x, num_rows, K, eps, K, WIDTH, TOKENS)[None, :, None]
+            inverse = row_factors(x, num_rows - start, K, eps, K, WIDTH, TOKENS)[None, :, None]
     acc = tl.zeros([PARTS, ROWS, M], tl.float32)
     for early in tl.static_range(EARLY):
         acc = tl.dot(tiles[early], _factor(values[early], inverse, scales[early], M, NORM), acc)
@@ -216,9 +219,10 @@ def gemm_m16_parts_config(tokens: int, rows: int, part: int, *, attends: bool = 
     """A good division for so many rows of x, weight rows, and channels of a part; ``attends`` says that attention is the next kernel."""
     few, programs = tokens <= MOST_ROWS, -(-rows // 16) * -(-tokens // _TOKENS)
     if part <= 256:
-        if attends:
+        if attends and few:
             return GemmM16PartsConfig(32, 128, early=2, starts_next=WAITED.value)
-        return GemmM16PartsConfig(32 if programs > _MANY_PROGRAMS else 16, 256, early=1, starts_next=PREPARED.value)
+        next_one = PREPARED if not attends else WAITED if tokens < _MANY_TOKENS else AT_ONCE
+        return GemmM16PartsConfig(32 if programs > _MANY_PROGRAMS else 16, 256, early=1, starts_next=next_one.value)
     if rows * part <= _SMALL_PART:
         next_one = AT_ONCE if few else PREPARED
         wide = _TOKENS < tokens <= _MOST_ROWS
@@ -252,7 +256,7 @@ def gemm_m16_parts(
         limits,
     )
     scale, eps = norm or (x, 0.0)
-    tokens = rows_read(num_rows)[0] if num_rows <= MOST_ROWS else config.tokens
+    tokens = rows_read(num_rows)[0] if norm or num_rows <= MOST_ROWS else config.tokens
     block_n, rest = config.block_n // 2 if swiglu else config.block_n, part % config.block_k
     out = empty_rows(num_rows, n, dtype=x.dtype, device=x.device)
     _gemm_m16_parts_kernel[(triton.cdiv(n, block_n), triton.cdiv(num_rows, tokens))](

@@ -15,8 +15,9 @@ import triton.language as tl
 from draftline.kernels.triton.pointwise.norms import inverse_rms
 from draftline.kernels.triton.sums import square, tree_sum
 
-MOST_ROWS, MOST_CHANNELS = 8, 1024
-"""Beyond these, all programs together would read too much, or hold too much in registers."""
+MOST_ROWS, MOST_ROWS_IN_PARTS, MOST_CHANNELS = 8, 64, 1024
+"""Beyond these, all programs together would read too much, or hold too much in registers. A narrow weight, whose sums are in parts, has
+few programs."""
 
 WARPS = 4
 """Warps of a program."""
@@ -26,11 +27,13 @@ _AT_ONCE = tl.constexpr(8 * 32 * WARPS)
 
 
 def rows_read(rows: int) -> tuple[int, int]:
-    """The rows of a tile of x, and those whose factors are found, for so many rows to normalize.
+    """The rows of a program's tile of x, and those whose factors it finds, for so many rows to normalize.
 
     There are few forms, since each is a kernel to compile. With fewer rows than warps, warps would share one.
     """
-    return (1, WARPS) if rows == 1 else (MOST_ROWS, MOST_ROWS)
+    if rows == 1:
+        return 1, WARPS
+    return (8, 8) if rows <= 8 else (16, 16)
 
 
 @triton.jit

@@ -69,8 +69,8 @@ def test_a_row_has_the_same_bits_in_every_batch_and_config(rng: torch.Generator)
 def test_a_norm_inside_has_the_bits_of_its_own_launch(
     dtype: torch.dtype, config: GemmM16Config | None, rng: torch.Generator
 ) -> None:
-    x, norm, weight = (draw(rng, *shape).to(dtype) for shape in ((8, 320), (320,), (40, 320)))
-    for rows in (1, 2, 5, 8):
+    x, norm, weight = (draw(rng, *shape).to(dtype) for shape in ((40, 320), (320,), (40, 320)))
+    for rows in (1, 2, 5, 8, 9, 40):
         normed = rms_norm(x[:rows], norm, 1e-5)
         for swiglu in (False, True):
             inside = gemm_m16(x[:rows], weight, norm=(norm, 1e-5), swiglu=swiglu, config=config)
@@ -86,9 +86,11 @@ def test_a_norm_inside_of_any_width(k: int, rng: torch.Generator) -> None:
 
 def test_few_rows_of_small_models_are_normalized_inside() -> None:
     def can(rows: int, k: int, n: int = 3072) -> bool:
-        return can_normalize(torch.empty(rows, k, device="meta"), torch.empty(n, k, device="meta"))
+        x, weight = (torch.empty(count, k, dtype=torch.bfloat16, device="meta") for count in (rows, n))
+        return can_normalize(x, weight)
 
     assert [can(rows, 576) for rows in (1, 8, 9)] == [True, True, False]
+    assert [can(rows, 576, n=960) for rows in (9, 64, 65)] == [True, True, False], "a narrow weight has few programs"
     assert [can(1, k) for k in (1024, 2048)] == [True, False], "a row would take too many registers"
     assert not can(1, 576, n=49152), "more programs than the device holds at once would compute it"
     assert not can_normalize(torch.empty(2, 1152, device="meta")[:, :576], torch.empty(64, 576, device="meta"))
