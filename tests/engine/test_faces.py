@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 from collections.abc import Iterator
 
@@ -45,6 +46,20 @@ def test_an_llm_generates_and_chats(llm: LLM) -> None:
     assert answer.prompt_token_ids == llm.tokenizer.encode_chat([("user", "hello")])
     [chosen] = llm.generate("abc", constraint=Constraint(choice=["yes"]), use_tqdm=False)
     assert chosen.outputs[0].text == "yes"
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_the_collector_skips_older_objects_while_an_llm_runs(
+    frozen: int, llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    monkeypatch.setattr(gc, "unfreeze", lambda: calls.append("unfreeze"))
+    llm.generate("abc", GREEDY, use_tqdm=False)
+    with pytest.raises(DeadlineExceededError):
+        llm.generate("abc", GREEDY, timeout=1e-9, use_tqdm=False)
+    assert calls == ([] if frozen else ["freeze", "unfreeze"] * 2), "a program's own frozen heap stays so"
 
 
 def test_the_steps_of_an_llm_may_take_long(llm: LLM, model: str) -> None:
