@@ -122,8 +122,8 @@ class Scheduler:
 
     @property
     def has_prompts(self) -> bool:
-        """Whether a sequence waits, or runs with a part of its prompt left."""
-        return bool(self._waiting) or any(row.computed < row.prompt_len for row in self._cache.running)
+        """Whether a sequence waits, or has more left to compute than its newest token: of its prompt, or since a preemption."""
+        return bool(self._waiting) or any(row.known - row.computed > 1 for row in self._cache.running)
 
     @property
     def max_len(self) -> int:

@@ -105,6 +105,26 @@ def test_sizes_below_one_are_errors(option: str) -> None:
         make(**{option: 0})  # type: ignore[arg-type]
 
 
+def test_it_has_prompts_until_only_newest_tokens_are_left() -> None:
+    scheduler = make(token_budget=8)
+    one = sequence(4)
+    add(scheduler, one)
+    assert scheduler.has_prompts, "it waits"
+    step(scheduler)
+    assert not scheduler.has_prompts
+    step(scheduler, lambda _: 2)
+    assert not scheduler.has_prompts, "drafts are none"
+
+    preempted = sequence(4)
+    preempted.tokens += range(8)
+    add(scheduler, preempted)
+    step(scheduler)
+    assert preempted.computed >= preempted.prompt_len
+    assert scheduler.has_prompts, "it computes its output again"
+    step(scheduler)
+    assert not scheduler.has_prompts
+
+
 class TestAdding:
     def test_fits_knows_the_model_and_the_cache(self) -> None:
         scheduler = make(num_blocks=3, block_size=4, max_model_len=1000)
