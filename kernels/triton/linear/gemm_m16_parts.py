@@ -64,7 +64,7 @@ class GemmM16PartsConfig:
         num_stages: depth of the pipeline that loads the others.
         ahead: where launches overlap, channels of each part after the early ones to prefetch before that wait.
         starts_next: when the next kernel may start, as `overlap.py` names the times.
-        tokens: rows of x a program, if there are more than `row_norm.MOST_ROWS`; a multiple of 8.
+        tokens: rows of x a program, if there are more than `row_norm.MOST_ROWS` and it does not normalize them; a multiple of 8.
     """
 
     block_n: int
