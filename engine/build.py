@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -232,8 +233,10 @@ def _build(
         config.model, time.monotonic() - started, info.quantization, info.dtype, info.device, blocks, config.block_size,
     )  # fmt: skip
     logger.info("system fingerprint %s: %s", fingerprint, fingerprint.facts)
+    kernels_compiling: Callable[[], int] = lambda: 0
     if ahead is not None:
         later.start()  # only now: the start has measured how long steps take
+        kernels_compiling = partial(getattr, later, "left")
     return Core(
         scheduler,
         runner,
@@ -245,6 +248,7 @@ def _build(
         compiler=loaded.compiler,
         work=ModelWork.of(model, target.cache_dtype),
         step_log=StepLines() if config.log_steps else NO_STEP_LOG,
+        kernels_compiling=kernels_compiling,
     )
 
 

@@ -73,6 +73,7 @@ class Core:
         compiler: ConstraintCompiler | None = None,
         work: ModelWork | None = None,
         step_log: StepLog = NO_STEP_LOG,
+        kernels_compiling: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """An idle core.
@@ -88,6 +89,7 @@ class Core:
             compiler: compiles requests' constraints. The core only keeps it for its callers.
             work: counts the work of its steps; None counts none.
             step_log: receives each step's plan and time.
+            kernels_compiling: how many kernels are compiled beside the steps.
             clock: gives seconds; steps are timed by it, and requests' ``submitted_at`` must be on it too.
         """
         self.info = info
@@ -106,6 +108,7 @@ class Core:
         self._work = work
         self._meter = WorkMeter(info.peak)
         self._step_log = step_log
+        self.kernels_compiling = kernels_compiling
         self.profiler = runner.profiler
         self.backlog = Backlog()
         self._policy = policy
@@ -242,6 +245,7 @@ class Core:
             prefix_hit_tokens=scheduler.prefix_hit_tokens,
             prefix_query_tokens=scheduler.prefix_query_tokens,
             work=self._meter.counts,
+            kernels_compiling=self.kernels_compiling(),
         )
 
     def flush_prefix_cache(self) -> int:

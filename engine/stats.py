@@ -310,6 +310,8 @@ class EngineStats:
         queued_tokens: tokens of their prompts.
         token_gaps: seconds between two steps, counted once for each sequence that decodes in the second.
         work: the steps' time, arithmetic and memory traffic.
+        kernels_compiling: kernels that few requests need, which other processes compile after a machine's first start. Steps take
+            longer meanwhile.
     """
 
     running: int
@@ -328,6 +330,7 @@ class EngineStats:
     token_gaps: HistogramCounts = field(default_factory=HistogramCounts)
     failed_outputs: int = 0
     work: WorkCounts = NO_WORK
+    kernels_compiling: int = 0
 
     @property
     def drafted_tokens(self) -> int:
@@ -350,6 +353,7 @@ class EngineStats:
             free_blocks=0,
             cached_blocks=0,
             total_blocks=0,
+            kernels_compiling=0,
         )
 
 

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -98,8 +99,9 @@ class ThreadedEngine(EngineClient):
 
     @override
     def stats(self) -> EngineStats:
-        """The engine's state after its last step, or after later work between two steps."""
-        return self._stats
+        """The engine's state after its last step, or after later work between two steps, and the kernels that compile now."""
+        stats, compiling = self._stats, self._core.kernels_compiling()
+        return stats if stats.kernels_compiling == compiling else replace(stats, kernels_compiling=compiling)
 
     @override
     def flush_prefix_cache(self) -> Future[int]:

@@ -74,6 +74,7 @@ class LoadBench:
                     raise CallFailedError(
                         f"the warm-up failed with {error.code}: {error}{self._hint(error)}"
                     ) from error
+                await self._target.ready()
                 # In the middle of an answer, the garbage collector would hold up its tokens for 0.1 s.
                 keep_heap()
                 self._is_warm = True

@@ -100,7 +100,7 @@ class _Outbox:
             others = [self._others.popleft() for _ in range(len(self._others))]
             updates = [self._updates.popleft() for _ in range(len(self._updates))]
             stats, now = engine.stats(), time.monotonic()
-            stats_due = stats is not sent and now - sent_at >= _STATS_S
+            stats_due = now - sent_at >= _STATS_S and stats != sent
             if updates or stats_due:
                 self._send(Updates.of(updates, stats if stats_due else None))
             if stats_due:

@@ -12,6 +12,7 @@ from fake_engine import ByteTokenizer, fake_info
 from patience import PATIENCE_S
 from tiny import tiny_core
 
+from draftline.engine.bench.readiness import wait_for_kernels
 from draftline.engine.core import Core
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Failed, Finished, Update
@@ -36,6 +37,7 @@ class BrokenCore:
         self.requests: list[Request] = []
         self.backlog = Backlog()
         self.now = time.monotonic
+        self.compiling: list[int] = []
 
     @property
     def has_work(self) -> bool:
@@ -69,9 +71,12 @@ class BrokenCore:
     def stats(self) -> EngineStats:
         return EngineStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
+    def kernels_compiling(self) -> int:
+        return self.compiling.pop(0) if self.compiling else 0
 
-def start() -> ThreadedEngine:
-    return ThreadedEngine(cast(Core, BrokenCore()), max_waiting=8, max_waiting_tokens=64, ageing_s=5.0)
+
+def start(core: BrokenCore | None = None) -> ThreadedEngine:
+    return ThreadedEngine(cast(Core, core or BrokenCore()), max_waiting=8, max_waiting_tokens=64, ageing_s=5.0)
 
 
 def test_a_fault_of_the_engine_itself_stops_it_and_says_so() -> None:
@@ -93,6 +98,16 @@ def test_an_engine_that_is_closed_stopped_without_a_fault() -> None:
     assert not engine.stopped.done()
     engine.close()
     assert engine.stopped.result(timeout=PATIENCE_S) is None
+
+
+def test_statistics_of_an_idle_engine_show_the_kernels_that_compile() -> None:
+    core = BrokenCore()
+    engine = start(core)
+    core.compiling = [2, 1]
+    assert engine.stats().kernels_compiling == 2
+    wait_for_kernels(engine.stats)
+    assert not core.compiling
+    engine.close()
 
 
 def test_statistics_show_a_flush_before_it_is_answered() -> None:

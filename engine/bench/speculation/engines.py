@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+from draftline.engine.bench.readiness import wait_for_kernels
 from draftline.engine.config import EngineConfig
 from draftline.engine.process.remote_engine import RemoteEngine
 from draftline.engine.process.startup import runs_on_gpu
@@ -24,11 +25,12 @@ def in_own_process(config: EngineConfig, wanted: bool | None = None) -> bool:
 
 @contextmanager
 def running(config: EngineConfig, own_process: bool | None = None) -> Iterator[EngineClient]:
-    """An engine, closed at the end; see `in_own_process`.
+    """An engine that compiles nothing beside its steps, closed at the end; see `in_own_process`.
 
     Raises:
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
     """
     start = RemoteEngine if in_own_process(config, own_process) else start_engine
     with closing(start(config)) as engine:
+        wait_for_kernels(engine.stats)
         yield engine

@@ -23,6 +23,9 @@ _ONCE = RetryPolicy(attempts=1)
 _ASKED_S = 5.0
 """The longest wait for metrics."""
 
+_PAUSE_S = 0.5
+"""Between two questions whether the server compiles."""
+
 
 class GrpcTarget(Target):
     """A server. Requests are sent once: a full queue is an error to count, not to wait for."""
@@ -96,6 +99,11 @@ class GrpcTarget(Target):
                 session.abandon(name)
             else:
                 session.discard(name)
+
+    @override
+    async def ready(self) -> None:
+        while (found := await self._metrics.read(_ASKED_S)) is not None and found.get("kernels_compiling"):
+            await asyncio.sleep(_PAUSE_S)
 
     @override
     async def work(self) -> WorkCounts | None:

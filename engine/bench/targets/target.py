@@ -85,6 +85,9 @@ class Target(Protocol):
         """
         ...
 
+    async def ready(self) -> None:
+        """Wait until its engine compiles no kernels beside its steps any more, where it says whether it does."""
+
     async def work(self) -> WorkCounts | None:
         """Ask for the work of its engine's steps so far; None where it does not say."""
         return None

@@ -122,6 +122,9 @@ ENGINE_METRICS: Mapping[str, _Family] = {
     "preemptions": _counter("preemptions", "Preemptions of sequences."),
     "prefix_hit_tokens": _counter("prefix_hit_tokens", "Prompt tokens found in the cache."),
     "prefix_query_tokens": _counter("prefix_query_tokens", "Prompt tokens looked up in the cache."),
+    "kernels_compiling": _gauge(
+        "kernels_compiling", "Kernels that few requests need, compiled beside the steps after a machine's first start."
+    ),
     "drafter": _drafter,
     "work": _work,
     "token_gaps": _histogram("inter_token_seconds", "Time between two steps, once for each decoding sequence."),

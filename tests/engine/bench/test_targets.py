@@ -22,6 +22,7 @@ from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.tables import load_table
+from draftline.engine.bench.targets import grpc
 from draftline.engine.bench.targets.connect import Access, connect
 from draftline.engine.bench.targets.target import Question, RequestError, Target
 from draftline.engine.errors import CallFailedError, DraftlineError, UsageError
@@ -215,6 +216,23 @@ async def measured_over_grpc(engine: FakeEngine, config: ServerConfig, access: A
     await target.close()
     await server.abort()
     return line
+
+
+async def test_a_load_over_grpc_waits_while_the_server_compiles_kernels(
+    make_engine: Callable[..., FakeEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    idle, left = engine.stats(), [2, 1]
+    monkeypatch.setattr(engine, "stats", lambda: replace(idle, kernels_compiling=left.pop(0) if left else 0))
+    monkeypatch.setattr(grpc, "_PAUSE_S", 0.0)
+    server = Server(ServerConfig(port=0))
+    await server.start()
+    await server.serve(engine)
+    target = await connect(f"grpc://{server.address}", None, Access())
+    await target.ready()
+    assert not left
+    await target.close()
+    await server.abort()
 
 
 async def test_a_load_over_grpc_has_the_servers_utilization(

@@ -83,10 +83,12 @@ def test_steps_go_on_between_two_kernels_that_are_loaded(
     function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loading takes the device and Python's lock."""
-    loaded: list[int] = []
-    monkeypatch.setattr(later.time, "sleep", lambda _: loaded.append(len(function.device_caches[0][0])))
-    recorded(function, "one", "two", "three").run()
-    assert loaded == [1, 2, 3]
+    loaded: list[tuple[int, int]] = []
+    made = recorded(function, "one", "two", "three")
+    assert made.left == 3
+    monkeypatch.setattr(later.time, "sleep", lambda _: loaded.append((len(function.device_caches[0][0]), made.left)))
+    made.run()
+    assert loaded == [(1, 2), (2, 1), (3, 0)]
 
 
 def test_an_engine_loads_its_kernels_while_another_one_records(function: Function, workers: Workers) -> None:
@@ -112,7 +114,9 @@ def test_where_processes_fail_nothing_is_compiled_here(
     function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Workers, "finish", lambda self: False)
-    recorded(function, "one").run()
+    made = recorded(function, "one")
+    made.run()
+    assert not made.left, "nobody waits for it"
     assert not function.device_caches[0][0]
     assert function.compiled == []
 
