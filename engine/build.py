@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -236,7 +235,7 @@ def _build(
     kernels_compiling: Callable[[], int] = lambda: 0
     if ahead is not None:
         later.start()  # only now: the start has measured how long steps take
-        kernels_compiling = partial(getattr, later, "left")
+        kernels_compiling = later.left
     return Core(
         scheduler,
         runner,

@@ -310,8 +310,8 @@ class EngineStats:
         queued_tokens: tokens of their prompts.
         token_gaps: seconds between two steps, counted once for each sequence that decodes in the second.
         work: the steps' time, arithmetic and memory traffic.
-        kernels_compiling: kernels that few requests need, which other processes compile after a machine's first start. Steps take
-            longer meanwhile.
+        kernels_compiling: kernels that few requests need, which other processes compile after a machine's first start. Steps may
+            take longer meanwhile.
     """
 
     running: int

@@ -86,7 +86,10 @@ def attention_case(
     for cache in caches:
         for stored, written in zip((cache.keys, cache.values), new, strict=True):
             stored.view(-1, model.kv_heads, model.head_dim)[batch.cache_index] = written
-    spec = AttentionSpec(torch.empty(0), model.head_dim**-0.5)
+    # By no angle: these kernels rotate their queries, and the reference does not.
+    rope = torch.zeros(context, 2, model.head_dim // 2, device=DEVICE)
+    rope[:, 0] = 1
+    spec = AttentionSpec(rope, model.head_dim**-0.5)
     expected = plain_attention(q, batch, caches[0], spec)
     shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, ops.limits)
     (default,) = plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0])

@@ -13,7 +13,7 @@ _PAUSE_S = 0.1
 def wait_for_kernels(stats: Callable[[], EngineStats]) -> None:
     """Wait until an engine has the kernels that few requests need: after a machine's first start they are compiled beside its steps.
 
-    Meanwhile, steps take up to a tenth longer (docs/tuning.md#while-rare-kernels-compile).
+    Meanwhile, steps may take longer (docs/tuning.md#while-rare-kernels-compile).
 
     Args:
         stats: the engine's state now.

@@ -17,10 +17,10 @@ is the last. A waiting one takes the place (slot, blocks, turn) of running ones 
 only if that suffices to admit it. A preempted sequence waits again with nothing computed; its full blocks stay in the
 prefix tree until others need them, so recomputing is mostly a prefix hit.
 
-**The budget.** While sequences decode, `StepBudget` may give a step with prompts fewer tokens than the maximum. In queue order, each row
-takes what it wants but leaves one token for each decoding row behind it. Drafts are the first to be cut: they may use what the
-decoding rows leave, but only half of it while a prompt could use it as well. They never take a block that a row behind them
-needs. Of prompts whose log-probabilities are wanted, a step computes few tokens (`planner.MAX_PROMPT_LOGITS`).
+**The budget.** While sequences decode, `StepBudget` may give a step with prompts fewer tokens than the maximum. In queue order,
+each row takes what it wants but leaves one token for each decoding row behind it. Drafts are the first to be cut: they may use
+what the decoding rows leave, but only half of it while a prompt could use it as well. They never take a block that a row behind
+them needs. Of prompts whose log-probabilities are wanted, a step computes few tokens (`planner.MAX_PROMPT_LOGITS`).
 
 **Running behind the device.** `plan` counts its own steps as run: the next plan may be made, and launched, before the
 host has read the results of the last one. Until `commit` brings these, a sequence's newest token is known to the device

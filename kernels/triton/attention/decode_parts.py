@@ -1,4 +1,4 @@
-"""Device functions of `decode.py`: find a tile of the cache, and rotate heads."""
+"""Device functions: find a tile of the cache (`decode.py`), and rotate heads (`query_tiles.py` too)."""
 
 from __future__ import annotations
 

@@ -36,15 +36,11 @@ _PAUSE_S = 0.005
 
 
 class CompileLater:
-    """Kernels of one device that are compiled in the background.
-
-    Attributes:
-        left: how many are not compiled and loaded yet. Any thread may read it.
-    """
+    """Kernels of one device that are compiled in the background."""
 
     def __init__(self, device: torch.device) -> None:
         """No kernel is recorded."""
-        self.left = 0
+        self._left = 0
         self._device = device
         self._capability = capability_of(device)
         self._found: list[MissingKernel] = []
@@ -67,7 +63,11 @@ class CompileLater:
             knobs.runtime.jit_cache_hook = hook
             for kernel in self._found:
                 kernel.restore()
-            self.left = len(self._found)
+            self._left = len(self._found)
+
+    def left(self) -> int:
+        """How many are not compiled and loaded yet. Any thread may ask."""
+        return self._left
 
     def start(self) -> None:
         """Begin to compile what was recorded."""
@@ -102,7 +102,7 @@ class CompileLater:
         except Exception:
             logger.exception("kernels could not be compiled in the background")
         finally:
-            self.left = 0
+            self._left = 0
             atexit.unregister(self._stop)
 
     def _load(self) -> None:
@@ -113,7 +113,7 @@ class CompileLater:
             if self._stopping.is_set():
                 return
             kernel.load()
-            self.left -= 1
+            self._left -= 1
             time.sleep(_PAUSE_S)
 
     def _launched(self, *, key: str, fn: Any, compile: dict[str, Any], is_manual_warmup: bool, **_: object) -> bool:

@@ -7,8 +7,8 @@
 | more, up to 1,024 | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
 | more | `gemm.py`, whose programs take tiles in turn, with SwiGLU or a small weight, where all have one nearly to the end; else as from 65 on |
 
-A narrow weight, whose sums are in parts (`parts.py`), has other kernels: `gemm_m16_parts.py`, with the norm of all rows of a small model, for 1 to 48 rows,
-and to 64 if it is small; `gemm.py` for more. The vendor has no such sums.
+A narrow weight, whose sums are in parts (`parts.py`), has other kernels: `gemm_m16_parts.py`, with the norm of all rows of a small
+model, for 1 to 48 rows, and to 64 if it is small; `gemm.py` for more. The vendor has no such sums.
 
 Each result is a sum over K, or over parts of it. The matrix units take 16 channels after the other and add into one float32
 accumulator, from the first channel to the last. That order is the same for every tile, number of rows, instruction and operand order, so

@@ -19,6 +19,9 @@ MOST_ROWS, MOST_ROWS_IN_PARTS, MOST_CHANNELS = 8, 64, 1024
 """Beyond these, all programs together would read too much, or hold too much in registers. A narrow weight, whose sums are in parts, has
 few programs."""
 
+_MORE_ROWS = 16
+"""The rows of a program where there are more than MOST_ROWS: several programs read a weight's tile."""
+
 WARPS = 4
 """Warps of a program."""
 
@@ -33,7 +36,8 @@ def rows_read(rows: int) -> tuple[int, int]:
     """
     if rows == 1:
         return 1, WARPS
-    return (8, 8) if rows <= 8 else (16, 16)
+    most = MOST_ROWS if rows <= MOST_ROWS else _MORE_ROWS
+    return most, most
 
 
 @triton.jit

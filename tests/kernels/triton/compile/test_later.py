@@ -85,8 +85,8 @@ def test_steps_go_on_between_two_kernels_that_are_loaded(
     """Loading takes the device and Python's lock."""
     loaded: list[tuple[int, int]] = []
     made = recorded(function, "one", "two", "three")
-    assert made.left == 3
-    monkeypatch.setattr(later.time, "sleep", lambda _: loaded.append((len(function.device_caches[0][0]), made.left)))
+    assert made.left() == 3
+    monkeypatch.setattr(later.time, "sleep", lambda _: loaded.append((len(function.device_caches[0][0]), made.left())))
     made.run()
     assert loaded == [(1, 2), (2, 1), (3, 0)]
 
@@ -116,7 +116,7 @@ def test_where_processes_fail_nothing_is_compiled_here(
     monkeypatch.setattr(Workers, "finish", lambda self: False)
     made = recorded(function, "one")
     made.run()
-    assert not made.left, "nobody waits for it"
+    assert not made.left(), "no benchmark may wait for it"
     assert not function.device_caches[0][0]
     assert function.compiled == []
 
