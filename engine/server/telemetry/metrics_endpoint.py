@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from threading import Thread
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
 from draftline.engine.errors import CannotListenError
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+PATH = "/metrics"
 
 
 class MetricsEndpoint:
@@ -29,6 +36,7 @@ class MetricsEndpoint:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
             raise CannotListenError(f"cannot listen on {host}:{port} for metrics: {error.strerror}") from error
+        self._server.set_app(_nothing_else(make_wsgi_app(registry)))
         self.port = self._server.server_port
 
     def close(self) -> None:
@@ -36,3 +44,17 @@ class MetricsEndpoint:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _nothing_else(metrics: WSGIApplication) -> WSGIApplication:
+    """``metrics`` at `PATH` alone: it answers every path with 200, so that a probe at /ready would find a loading server ready."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == PATH:
+            return metrics(environ, start_response)
+        start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+        return [
+            f"{environ['PATH_INFO']}: this port has {PATH} only; /health and /ready are on the HTTP port\n".encode()
+        ]
+
+    return answer

@@ -11,6 +11,7 @@ import logging
 import math
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from concurrent import futures
@@ -97,6 +98,17 @@ async def scrape(server: Server) -> str:
     assert endpoint is not None
     url = f"http://127.0.0.1:{endpoint.port}/metrics"
     return str(await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=PATIENCE_S).read().decode()))
+
+
+async def test_the_metrics_port_answers_no_probe(serve: Callable[..., Any], engine: FakeEngine) -> None:
+    """Else a probe at the wrong port would find a server ready that loads its model."""
+    server = await serve(engine, metrics_port=0)
+    port = server._metrics_endpoint.port
+    for path in ("/ready", "/health", "/"):
+        url = f"http://127.0.0.1:{port}{path}"
+        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+            await asyncio.to_thread(urllib.request.urlopen, url, timeout=PATIENCE_S)
+        assert f"{path}: this port has /metrics only" in caught.value.read().decode()
 
 
 async def test_prometheus_metrics_count_requests(serve: Callable[..., Any], engine: FakeEngine) -> None:
