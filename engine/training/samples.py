@@ -36,6 +36,9 @@ _MAX_TEXTS = 6
 
 _QUESTION_TOKENS = 192
 _SHORTEST_QUESTION = 4
+_JSON_EVERY = 3
+"""Of the prompts that the target does not write itself, one in this many asks for JSON."""
+
 _WITH_TASK = 0.6
 """The share of the target's own questions that are behind a task's system message."""
 
@@ -145,14 +148,14 @@ class _Writer:
         earlier = self._random.choice(self._last_round) if self._last_round else None
         if index < len(questions):
             return questions[index], Kind.GENERAL
-        if index % 2:
+        if index % _JSON_EVERY == 0:
             if earlier and prompts.chance(0.25):
                 return (("user", prompts.json_about_text(earlier[1])),), Kind.JSON
             return (("user", prompts.json()),), Kind.JSON
         if earlier and prompts.chance(0.5):
             if prompts.chance(0.5) and len(earlier[0]) == 1:
                 return (*earlier[0], ("assistant", earlier[1]), ("user", prompts.follow_up())), Kind.GENERAL
-            if prompts.chance(0.3):
+            if prompts.chance(0.6):
                 # Long prompts, as of summaries and of questions to a search's results.
                 several = self._random.choices(self._last_round, k=self._random.randint(2, _MAX_TEXTS))
                 return (("user", prompts.about_texts([answer for _, answer in several])),), Kind.GENERAL

@@ -27,6 +27,7 @@ from draftline.models.heads.config import HeadConfig
 from draftline.models.rope import rope_table
 from draftline.spec.train_draft.acceptance import Acceptance, served
 from draftline.spec.train_draft.decoder import GatedMlp, Norm, Target, rotated
+from draftline.spec.train_draft.draft_loss import draft_losses
 from draftline.spec.train_draft.packing import Packed, pack
 from draftline.spec.train_draft.samples import Sample
 
@@ -286,7 +287,7 @@ def frequent_tokens(samples: Iterable[Sample], vocab: int, count: int) -> Tensor
 
 
 def head_loss(head: TrainedHead, target: Target, packed: Packed, steps: int) -> Tensor:
-    """The cross entropy of the target's distribution and the head's, over the unrolled steps; a scalar, in nats.
+    """How far the head is from the target's distribution, over the unrolled steps; a scalar.
 
     The target's distribution is over its whole vocabulary. Tokens that the head cannot draft count for nothing.
     """
@@ -298,8 +299,7 @@ def head_loss(head: TrainedHead, target: Target, packed: Packed, steps: int) -> 
         total, weight = torch.zeros((), device=device), 0.0
         for step, output in enumerate(outputs):
             logits, valid = _drafts(head, packed, output, step)
-            predicted = logits.log_softmax(-1, dtype=torch.float32)
-            losses = -(wanted * predicted).sum(-1)
+            losses = draft_losses(wanted, logits)
             total = total + _STEP_DECAY**step * (losses * valid).sum() / valid.sum().clamp(min=1)
             weight += _STEP_DECAY**step
     return total / weight

@@ -102,3 +102,102 @@ OPINIONS = _items(
     damaged box; is easy to clean and to store
     """
 )
+
+COUNTRIES = _items(
+    """
+    France; Japan; Brazil; Egypt; Canada; India; Kenya; Norway; Mexico; Turkey; Vietnam; Poland; Chile; Morocco; Iceland;
+    South Korea; Portugal; Nigeria; Greece; Australia; Peru; Switzerland; Thailand; Ireland; Argentina; Hungary; Nepal;
+    New Zealand; Cuba; Finland; Indonesia; Jordan
+    """
+)
+
+WORKS = _items(
+    """
+    Hamlet; Moby-Dick; Pride and Prejudice; Don Quixote; The Odyssey; Frankenstein; War and Peace; Alice in Wonderland;
+    Casablanca; Citizen Kane; The Wizard of Oz; Gone with the Wind; Metropolis; Dracula; The Great Gatsby; Les Misérables;
+    Treasure Island; Sherlock Holmes; Robinson Crusoe; The Magic Flute; Swan Lake; Carmen; Jane Eyre; Faust; The Jungle Book;
+    Around the World in Eighty Days
+    """
+)
+
+FIGURES = _items(
+    """
+    Marie Curie; Isaac Newton; Cleopatra; Napoleon Bonaparte; Ada Lovelace; Leonardo da Vinci; Abraham Lincoln; Charles
+    Darwin; Florence Nightingale; Julius Caesar; Albert Einstein; Jane Austen; Nelson Mandela; Mozart; Galileo Galilei;
+    Queen Victoria; Mahatma Gandhi; Joan of Arc; Marco Polo; Frida Kahlo; Socrates; Nikola Tesla; Amelia Earhart; Beethoven;
+    Genghis Khan; Vincent van Gogh
+    """
+)
+
+EVENTS = _items(
+    """
+    the First World War; the French Revolution; the Great Depression; the American Civil War; the Cold War; the Black Death;
+    the Russian Revolution; the Crusades; the Vietnam War; the gold rush in California; the fall of Rome; the Second World
+    War; the Hundred Years' War; the Boston Tea Party
+    """
+)
+
+LOCAL_EVENTS = _items(
+    """
+    a fire in a school; the opening of a new bridge; a strike of bus drivers; a flood after days of rain; the election of a
+    mayor; a robbery in a jewellery shop; the rescue of a dog from a well; a power cut that lasted a night; the birth of twin
+    pandas in the zoo; a festival of street music; the closure of a factory; a car accident on the ring road; a protest
+    against higher rents; the discovery of an old shipwreck
+    """
+)
+
+DEEDS = _items(
+    """
+    has found a bag with a large sum of money and returned it; has won a prize for an invention; was arrested after a chase
+    through the city; has cycled around the world; has opened a shop that sells nothing; ran into a burning house to save a
+    child; has lost everything in a storm; is accused of selling forged paintings; has survived three days in the mountains;
+    was elected against all forecasts
+    """
+)
+
+INVENTIONS = _items(
+    """
+    telephone; steam engine; microscope; light bulb; bicycle; refrigerator; compass; parachute; piano; camera; zipper; radio;
+    thermometer; submarine; sewing machine; barometer
+    """
+)
+
+FEATS = _items(
+    """
+    walk on the Moon; climb Mount Everest; fly across the Atlantic; sail around the world; reach the South Pole; run a mile in
+    four minutes; use paper money; cross Antarctica alone; swim the English Channel; travel into space
+    """
+)
+
+ANIMALS = _items(
+    """
+    wolves; penguins; giraffes; octopuses; owls; bears; dolphins; kangaroos; bats; elephants; sharks; tigers; tortoises; bees;
+    camels; otters
+    """
+)
+
+DISHES = _items(
+    """
+    pizza; paella; sushi; lasagne; falafel; goulash; curry; pancakes; risotto; hummus; tacos; borscht; ratatouille; dumplings
+    """
+)
+
+ORGANS = _items("heart; liver; kidney; pancreas; spleen; brain; skin; stomach; lung; thyroid")
+
+VOCABULARY = _items(
+    """
+    serendipity; frugal; ambiguous; resilient; nostalgia; candid; meticulous; obsolete; benevolent; paradox; eloquent; tedious;
+    gregarious; lucid
+    """
+)
+
+SUPERLATIVES = _items("ocean; desert; island; city; lake; bird; library; planet; waterfall; airport; cave; stadium")
+
+THINGS = _items(
+    """
+    apples; marbles; pencils; cookies; stickers; books; eggs; candles; coins; bottles; flowers; toys; shirts; tomatoes; stamps;
+    balloons; cupcakes; chairs; oranges; bricks
+    """
+)
+
+GERMAN_MONTHS = _items("Januar; März; April; Mai; Juni; September; Oktober; Dezember")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from draftline.spec.train_draft import sharpness
 from draftline.spec.train_draft.acceptance import Acceptance
 from draftline.spec.train_draft.decoder import Target
 from draftline.spec.train_draft.distill import Optimiser, Schedule, optimise
+from draftline.spec.train_draft.draft_loss import draft_losses
 from draftline.spec.train_draft.head import (
     HeadSize,
     TrainedHead,
@@ -227,6 +229,49 @@ def test_a_few_steps_lower_the_loss_and_raise_the_acceptance(target: Target, sam
     after = head_acceptance(head, target, samples, 3)
     assert after.length > before.length + 0.4
     assert after.rates[0] > 0.2 + before.rates[0]
+
+
+def test_the_loss_of_a_draft_by_hand() -> None:
+    """The cross entropy counts less, and the rejections count more, the more drafts are accepted."""
+    wanted = torch.tensor([[0.5, 0.3, 0.1], [0.0, 0.0, 0.0]])  # the second token is none that can be drafted
+    predicted = torch.tensor([[0.25, 0.25, 0.5], [0.2, 0.3, 0.5]])
+    entropy = -(0.5 * math.log(0.25) + 0.3 * math.log(0.25) + 0.1 * math.log(0.5))
+    accepted = 0.25 + 0.25 + 0.1
+    share = math.exp(-3 * accepted)
+    losses = draft_losses(wanted, predicted.log())
+    assert losses.tolist() == pytest.approx([share * entropy + (1 - share) * (1 - accepted), 0.0])
+
+
+def test_the_gradient_of_drafts_is_autograds() -> None:
+    """It is written by hand, and in chunks."""
+    draw = torch.Generator().manual_seed(0)
+    wanted = torch.randn(5000, 40, generator=draw).mul(2).softmax(-1)[:, :30]
+    logits = torch.randn(5000, 30, generator=draw, requires_grad=True)
+    weights = torch.rand(5000, generator=draw)
+    losses = draft_losses(wanted, logits)
+    (found,) = torch.autograd.grad((losses * weights).sum(), logits)
+    predicted = logits.log_softmax(-1)
+    accepted = torch.minimum(wanted, predicted.exp()).sum(-1)
+    share = torch.exp(-3 * accepted.detach())
+    expected = share * -(wanted * predicted).sum(-1) + (1 - share) * (1 - accepted)
+    torch.testing.assert_close(losses, expected)
+    torch.testing.assert_close(found, torch.autograd.grad((expected * weights).sum(), logits)[0], rtol=1e-4, atol=1e-7)
+
+
+def test_the_loss_of_drafts_prefers_acceptance_to_entropy() -> None:
+    """A head that has one distribution for all texts: the mean of the target's has the least entropy, and is accepted less often."""
+    wanted = torch.tensor([[0.95, 0.05]] * 60 + [[0.05, 0.95]] * 40)
+    logits = torch.zeros(1, 2, requires_grad=True)
+    adam = torch.optim.Adam([logits], lr=0.05)
+    for _ in range(400):
+        adam.zero_grad()
+        draft_losses(wanted, logits.expand(100, 2)).mean().backward()
+        adam.step()
+
+    def acceptance(predicted: Tensor) -> float:
+        return float(torch.minimum(wanted, predicted).sum(-1).mean())
+
+    assert acceptance(logits.detach().softmax(-1)) > acceptance(wanted.mean(0)) + 0.01
 
 
 def test_a_training_in_two_runs_is_one(target: Target, samples: list[Sample]) -> None:
