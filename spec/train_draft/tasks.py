@@ -1,4 +1,4 @@
-"""Templates of what users often ask a small model for: word problems, short questions of facts, and translation into English.
+"""Templates of what users often ask a small model for: word problems, short questions, translation into English, and reports.
 
 They were written for this purpose, and come from no data set.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 PROBLEMS = (
     "{person} earns {n} dollars an hour and works {m} hours a month. How much does {person} earn in {k} months?",
     "A box holds {n} {things}. {person} has {k} full boxes and {m} more {things}. How many {things} are there in total?",
-    "{person} buys {n} {things} for {k} dollars each and pays with a {price_note}-dollar note. How much change is there?",
+    "{person} buys {n} {things} for {k} dollars each and pays with a {note}-dollar note. How much change is there?",
     "A class of {m} pupils is divided into groups of {n}. How many groups are there, and how many pupils are left over?",
     "{person} reads {m} pages on Monday, twice as many on Tuesday, and {n} pages on Wednesday. How many pages is that?",
     "A tank holds {m} litres. It loses {n} litres an hour. How much is left after {k} hours?",
@@ -97,16 +97,16 @@ FOREIGN = (
     "{person} sagte, man müsse den Bürgern die Entscheidung besser erklären.",
     "Könnten Sie mir bitte sagen, wie ich zur Bibliothek komme?",
     "Seit {n} Jahren arbeitet sie als Ärztin in einem kleinen Krankenhaus auf dem Land.",
-    "Die neue Brücke soll im {month_de} für den Verkehr freigegeben werden.",
+    "Die neue Brücke soll im {german_month} für den Verkehr freigegeben werden.",
     "Er wusste nicht, ob er lachen oder weinen sollte.",
     "Die Zimmer sind sauber, das Frühstück ist gut und das Personal sehr freundlich.",
     "Insgesamt kamen mehr als {m} Besucher zu der Ausstellung.",
     "Wegen der hohen Preise verzichten viele Familien auf einen Urlaub.",
     "Das Gesetz gilt auch für Unternehmen, die ihren Sitz im Ausland haben.",
     "Am Abend trafen sich die Nachbarn im Garten und redeten bis spät in die Nacht.",
-    "Die Polizei sucht Zeugen, die am {n}. {month_de} gegen {hour} Uhr in der Nähe der Schule waren.",
+    "Die Polizei sucht Zeugen, die am {n}. {german_month} gegen {hour} Uhr in der Nähe der Schule waren.",
     "Der Trainer zeigte sich nach dem Spiel enttäuscht: Wir haben zu viele Fehler gemacht.",
-    "Die Zahl der Arbeitslosen ist im {month_de} auf den niedrigsten Stand seit {n} Jahren gesunken.",
+    "Die Zahl der Arbeitslosen ist im {german_month} auf den niedrigsten Stand seit {n} Jahren gesunken.",
     "Bei der Wahl in {city} kam die Partei auf {m} Sitze und verlor damit ihre Mehrheit.",
     "Ein Sprecher des Unternehmens wollte die Berichte weder bestätigen noch dementieren.",
     "Mit der App kann man Fotos bearbeiten, teilen und in einem Album sammeln.",
@@ -149,11 +149,11 @@ INTO_ENGLISH = (
 )
 
 NEWS = (
-    "Write a long newspaper article about {event_local} in {city}.",
+    "Write a long newspaper article about {local_event} in {city}.",
     "Write a news report: {person}, a {job} from {city}, {deed}. Quote two witnesses.",
     "Write the report of a sports journalist about a match between {city} and {other_city}.",
     "Write an encyclopedia article about {figure}.",
     "Write an encyclopedia article about {work}.",
     "Write an encyclopedia article about the history of {country}.",
-    "Report what happened after {event_local} in {city}, with numbers, names and dates.",
+    "Report what happened after {local_event} in {city}, with numbers, names and dates.",
 )
