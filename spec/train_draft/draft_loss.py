@@ -49,7 +49,7 @@ class _DraftLosses(torch.autograd.Function):
         losses, gradients = [], []
         for w, z in zip(wanted.split(_CHUNK), logits.split(_CHUNK), strict=True):
             predicted = z.log_softmax(-1, dtype=torch.float32)
-            entropy = -torch.linalg.vecdot(w, predicted)
+            entropy = -(w * predicted).sum(-1)  # autocast would round the operands of a dot product
             q = predicted.exp_()
             rejected = 1 - torch.minimum(w, q).sum(-1)
             share = torch.exp(-_DECLINE * (1 - rejected))

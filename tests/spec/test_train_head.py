@@ -255,6 +255,8 @@ def test_the_gradient_of_drafts_is_autograds() -> None:
     share = torch.exp(-3 * accepted.detach())
     expected = share * -(wanted * predicted).sum(-1) + (1 - share) * (1 - accepted)
     torch.testing.assert_close(losses, expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(draft_losses(wanted, logits), losses)
     torch.testing.assert_close(found, torch.autograd.grad((expected * weights).sum(), logits)[0], rtol=1e-4, atol=1e-7)
 
 
