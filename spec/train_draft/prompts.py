@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
-from draftline.spec.train_draft import tasks, templates, words
+from draftline.spec.train_draft import questions, templates, words
 from draftline.spec.train_draft.templates import Record
 
 _Item = TypeVar("_Item")
@@ -21,9 +22,55 @@ _HELD_OUT_EVERY = 6
 
 _SLOT = re.compile(r"\{(\w+)\}")
 
-_GENERAL = (templates.GENERAL, tasks.PROBLEMS, tasks.FACTS, tasks.INTO_ENGLISH, tasks.NEWS)
+_GENERAL = (templates.GENERAL, questions.PROBLEMS, questions.FACTS, questions.INTO_ENGLISH, questions.NEWS)
 _SHARES = (0.4, 0.2, 0.15, 0.1, 0.15)
 """How often an instruction is of each list."""
+
+_LISTS: Mapping[str, Sequence[str]] = {
+    "topic": words.TOPICS,
+    "audience": words.AUDIENCES,
+    "style": words.STYLES,
+    "language": words.LANGUAGES,
+    "person": words.PEOPLE,
+    "city": words.CITIES,
+    "company": words.COMPANIES,
+    "product": words.PRODUCTS,
+    "job": words.JOBS,
+    "month": words.MONTHS,
+    "opinion": words.OPINIONS,
+    "code": templates.CODE,
+    "complaint": templates.COMPLAINTS,
+    "fact": questions.FACTS,
+    "foreign": questions.FOREIGN,
+    "country": words.COUNTRIES,
+    "work": words.WORKS,
+    "figure": words.FIGURES,
+    "event": words.EVENTS,
+    "local_event": words.LOCAL_EVENTS,
+    "deed": words.DEEDS,
+    "invention": words.INVENTIONS,
+    "feat": words.FEATS,
+    "animals": words.ANIMALS,
+    "dish": words.DISHES,
+    "organ": words.ORGANS,
+    "word": words.VOCABULARY,
+    "thing": words.SUPERLATIVES,
+    "things": words.THINGS,
+    "german_month": words.GERMAN_MONTHS,
+}
+"""What a slot may be filled with; entries may have slots themselves."""
+
+_RANGES: Mapping[str, tuple[int, int]] = {
+    "day": (1, 28),
+    "hour": (7, 20),
+    "n": (2, 8),
+    "m": (15, 180),
+    "k": (1, 14),
+    "age": (19, 77),
+    "speed": (40, 160),
+    "stars": (1, 5),
+}
+"""The lowest and the highest number in a slot."""
 
 
 class Prompts:
@@ -37,6 +84,19 @@ class Prompts:
     def __init__(self, seed: int, *, held_out: bool) -> None:
         self._random = random.Random(seed)
         self._held_out = held_out
+        self._slots: dict[str, Callable[[], str]] = {
+            **{name: partial(self._listed, items) for name, items in _LISTS.items()},
+            **{name: partial(self._number, *bounds) for name, bounds in _RANGES.items()},
+            "date": self._date,
+            "email": self._email,
+            "percent": lambda: self._random.choice(["10", "15", "20", "25", "40", "50", "75"]),
+            "note": lambda: self._random.choice(["20", "50", "100"]),
+            "price": lambda: f"{self._number(4, 2500)}.{self._number(10, 99)}",
+            "salary": lambda: f"{self._number(24, 140)},000 euros",
+            "number": lambda: f"{self._random.choice('ABKRT')}-{self._number(1000, 99999)}",
+            "code_number": lambda: f"{self._random.choice(['LH', 'AF', 'KL', 'BA'])}{self._number(100, 2999)}",
+            "phone": lambda: f"+{self._number(1, 99)} {self._number(100, 999)} {self._number(1000000, 9999999)}",
+        }
 
     def general(self) -> str:
         """An instruction."""
@@ -78,12 +138,16 @@ class Prompts:
         part = [item for index, item in enumerate(items) if (index % _HELD_OUT_EVERY == 3) == self._held_out]
         return self._random.choice(part)
 
+    def _listed(self, items: Sequence[str]) -> str:
+        return self._fill(self._pick(items))
+
     def _number(self, low: int, high: int) -> str:
         return str(self._random.randint(low, high))
 
     def _fill(self, template: str, more: Mapping[str, Callable[[], str]] | None = None) -> str:
-        slots = self._slots() | dict(more or {})
-        return _SLOT.sub(lambda match: slots[match[1]](), template)
+        slots = {**self._slots, **(more or {})}
+        # The "other" of a slot is one more of its kind.
+        return _SLOT.sub(lambda match: slots[match[1].removeprefix("other_")](), template)
 
     def _record_slots(self, record: Record) -> dict[str, Callable[[], str]]:
         def text() -> str:
@@ -103,70 +167,11 @@ class Prompts:
             "count": lambda: str(count),
         }
 
-    def _slots(self) -> dict[str, Callable[[], str]]:
-        def date() -> str:
-            month, day, year = self._pick(words.MONTHS), self._number(1, 28), self._number(2019, 2029)
-            number = words.MONTHS.index(month) + 1
-            return self._random.choice(
-                [f"{month} {day}, {year}", f"{day} {month}", f"{year}-{number:02}-{int(day):02}"]
-            )
+    def _date(self) -> str:
+        month, day, year = self._pick(words.MONTHS), self._number(1, 28), self._number(2019, 2029)
+        number = words.MONTHS.index(month) + 1
+        return self._random.choice([f"{month} {day}, {year}", f"{day} {month}", f"{year}-{number:02}-{int(day):02}"])
 
-        def email() -> str:
-            first, last = self._pick(words.PEOPLE).lower().split()
-            return f"{first}.{last}@{self._pick(words.COMPANIES).split()[0].lower()}.example"
-
-        return {
-            "topic": lambda: self._pick(words.TOPICS),
-            "other_topic": lambda: self._pick(words.TOPICS),
-            "audience": lambda: self._pick(words.AUDIENCES),
-            "style": lambda: self._pick(words.STYLES),
-            "language": lambda: self._pick(words.LANGUAGES),
-            "person": lambda: self._pick(words.PEOPLE),
-            "other_person": lambda: self._pick(words.PEOPLE),
-            "city": lambda: self._pick(words.CITIES),
-            "other_city": lambda: self._pick(words.CITIES),
-            "company": lambda: self._pick(words.COMPANIES),
-            "product": lambda: self._pick(words.PRODUCTS),
-            "job": lambda: self._pick(words.JOBS),
-            "other_job": lambda: self._pick(words.JOBS),
-            "month": lambda: self._pick(words.MONTHS),
-            "opinion": lambda: self._pick(words.OPINIONS),
-            "code": lambda: self._pick(templates.CODE),
-            "complaint": lambda: self._pick(templates.COMPLAINTS),
-            "fact": lambda: self._fill(self._pick(tasks.FACTS)),
-            "foreign": lambda: self._fill(self._pick(tasks.FOREIGN)),
-            "more_foreign": lambda: self._fill(self._pick(tasks.FOREIGN)),
-            "country": lambda: self._pick(words.COUNTRIES),
-            "work": lambda: self._pick(words.WORKS),
-            "figure": lambda: self._pick(words.FIGURES),
-            "event": lambda: self._pick(words.EVENTS),
-            "local_event": lambda: self._pick(words.LOCAL_EVENTS),
-            "deed": lambda: self._pick(words.DEEDS),
-            "invention": lambda: self._pick(words.INVENTIONS),
-            "feat": lambda: self._pick(words.FEATS),
-            "animals": lambda: self._pick(words.ANIMALS),
-            "other_animals": lambda: self._pick(words.ANIMALS),
-            "dish": lambda: self._pick(words.DISHES),
-            "organ": lambda: self._pick(words.ORGANS),
-            "word": lambda: self._pick(words.VOCABULARY),
-            "thing": lambda: self._pick(words.SUPERLATIVES),
-            "things": lambda: self._pick(words.THINGS),
-            "german_month": lambda: self._pick(words.GERMAN_MONTHS),
-            "date": date,
-            "email": email,
-            "day": lambda: self._number(1, 28),
-            "hour": lambda: self._number(7, 20),
-            "n": lambda: self._number(2, 8),
-            "m": lambda: self._number(15, 180),
-            "k": lambda: self._number(1, 14),
-            "age": lambda: self._number(19, 77),
-            "speed": lambda: self._number(40, 160),
-            "percent": lambda: self._random.choice(["10", "15", "20", "25", "40", "50", "75"]),
-            "note": lambda: self._random.choice(["20", "50", "100"]),
-            "stars": lambda: self._number(1, 5),
-            "price": lambda: f"{self._number(4, 2500)}.{self._number(10, 99)}",
-            "salary": lambda: f"{self._number(24, 140)},000 euros",
-            "number": lambda: f"{self._random.choice('ABKRT')}-{self._number(1000, 99999)}",
-            "code_number": lambda: f"{self._random.choice(['LH', 'AF', 'KL', 'BA'])}{self._number(100, 2999)}",
-            "phone": lambda: f"+{self._number(1, 99)} {self._number(100, 999)} {self._number(1000000, 9999999)}",
-        }
+    def _email(self) -> str:
+        first, last = self._pick(words.PEOPLE).lower().split()
+        return f"{first}.{last}@{self._pick(words.COMPANIES).split()[0].lower()}.example"

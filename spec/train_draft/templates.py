@@ -1,4 +1,4 @@
-"""Templates of prompts: instructions, requests for JSON, and questions about given texts. `tasks.py` has more.
+"""Templates of prompts: instructions, requests for JSON, and questions about given texts. `questions.py` has more.
 
 They were written for this purpose, and come from no data set.
 """

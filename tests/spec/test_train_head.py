@@ -233,7 +233,7 @@ def test_a_few_steps_lower_the_loss_and_raise_the_acceptance(target: Target, sam
 
 def test_the_loss_of_a_draft_by_hand() -> None:
     """The cross entropy counts less, and the rejections count more, the more drafts are accepted."""
-    wanted = torch.tensor([[0.5, 0.3, 0.1], [0.0, 0.0, 0.0]])  # the second token is none that can be drafted
+    wanted = torch.tensor([[0.5, 0.3, 0.1], [0.0, 0.0, 0.0]])  # no token of the second draft can be drafted
     predicted = torch.tensor([[0.25, 0.25, 0.5], [0.2, 0.3, 0.5]])
     entropy = -(0.5 * math.log(0.25) + 0.3 * math.log(0.25) + 0.1 * math.log(0.5))
     accepted = 0.25 + 0.25 + 0.1

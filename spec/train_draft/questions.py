@@ -141,10 +141,10 @@ FOREIGN = (
 INTO_ENGLISH = (
     "Translate this sentence into English: {foreign}",
     "What does this mean in English? {foreign}",
-    "Please translate from the original language into English.\n\n{foreign} {more_foreign}",
+    "Please translate from the original language into English.\n\n{foreign} {other_foreign}",
     "{foreign}\n\nEnglish translation:",
     "Give me the English version of this: {foreign}",
-    "Translate into English: {foreign} {more_foreign}",
+    "Translate into English: {foreign} {other_foreign}",
     "Put this into good English:\n{foreign}",
 )
 
