@@ -13,16 +13,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
-from draftline.kernels.triton.attention.decode import decode_attention
-from draftline.kernels.triton.attention.decode_plan import DecodePlan, plan_decode
-from draftline.kernels.triton.attention.plan import (
-    AttentionLaunch,
-    AttentionShape,
-    LongQueries,
-    Tile,
-    plan_attention,
-)
-from draftline.kernels.triton.attention.ragged import run_launch
+from draftline.kernels.triton.attention.chunks import attend_chunks
+from draftline.kernels.triton.attention.decode import attend_short, decode_attention
+from draftline.kernels.triton.attention.decode_plan import DecodePlan, plan_decode, plan_short
+from draftline.kernels.triton.attention.plan import AttentionShape, ChunkPlan, Tile, plan_chunks
 from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.overlap import overlaps
 from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
@@ -92,15 +86,19 @@ def attention_case(
     spec = AttentionSpec(rope, model.head_dim**-0.5)
     expected = plain_attention(q, batch, caches[0], spec)
     shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, ops.limits)
-    (default,) = plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0])
     out = torch.empty(q.shape[0], model.heads * model.head_dim, dtype=DTYPE, device=DEVICE)
+    chunks = plan_chunks(shape, batch.query_lens_host, q.shape[0], 0)
+    short = plan_short(shape, batch.query_lens_host, batch.context_lens_host)
 
-    def runs(launch: AttentionLaunch) -> list[Call]:
-        return [partial(run_launch, launch, q, batch, cache, spec, out, own=qkv) for cache in caches]
+    def runs(chunks: ChunkPlan | None, short: DecodePlan | None) -> list[Call]:
+        if chunks is not None:
+            return [partial(attend_chunks, q, batch, cache, spec, out, plan=chunks, own=qkv) for cache in caches]
+        assert short is not None
+        return [partial(attend_short, q, batch, cache, spec, out, plan=short, rotate=True) for cache in caches]
 
-    def error(launch: AttentionLaunch) -> float:
+    def error(calls: list[Call]) -> float:
         out.fill_(float("nan"))
-        runs(launch)[0]()
+        calls[0]()
         return relative_error(ends(out, batch), expected)
 
     visible = sum(range(context - query_len + 1, context + 1))
@@ -108,23 +106,18 @@ def attention_case(
     moved = 2.0 * 2 * rows * context * model.kv_heads * model.head_dim + 4.0 * q.numel()
     case = f"{model.name} {rows}x{query_len} ctx {context}"
 
-    def measure(variant: str, launch: AttentionLaunch) -> None:
-        bench.case(
-            section, case, variant, runs(launch), num_bytes=moved, flops=flops, check=lambda: error(launch), bound=1e-2
-        )
+    def measure(variant: str, chunks: ChunkPlan | None, short: DecodePlan | None) -> None:
+        calls = runs(chunks, short)
+        bench.case(section, case, variant, calls, num_bytes=moved, flops=flops, check=lambda: error(calls), bound=1e-2)
 
-    measure(f"default s{default.short.num_splits}", default)
-    for tile in tiles:
-        tile = dataclasses.replace(tile, block_n=default.tile.block_n)
-        queries = tile.block_m // shape.group
-        per_row = -(-query_len // queries)
-        short = dataclasses.replace(default.short, tile=tile, tiles_per_row=per_row, num_tiles=rows * per_row)
-        long = LongQueries(tile, 1, q.shape[0] // queries + rows)
-        launch = AttentionLaunch(long=long) if default.long.num_tiles else AttentionLaunch(short)
-        measure(f"m={tile.block_m} w={tile.num_warps} s={tile.num_stages}", launch)
-    for parts in splits:
-        if parts != default.short.num_splits:
-            measure(f"splits={parts}", AttentionLaunch(dataclasses.replace(default.short, num_splits=parts)))
+    measure("default", chunks, short)
+    for tile in tiles if chunks is not None else ():
+        tile = dataclasses.replace(tile, block_n=shape.key_tile)
+        num_tiles = q.shape[0] // (tile.block_m // shape.group) + rows
+        measure(f"m={tile.block_m} w={tile.num_warps} s={tile.num_stages}", ChunkPlan(tile, 1, num_tiles), None)
+    if short is not None:
+        for parts in splits:
+            measure(f"splits={parts}", None, dataclasses.replace(short, num_splits=parts))
     if query_len == context:
         dense = randn(3, rows, model.heads, context, model.head_dim)
         bench.case(

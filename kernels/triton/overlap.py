@@ -68,7 +68,7 @@ ALONE, FIRST, SECOND = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
-def begin(PLACE: tl.constexpr, OVERLAP: tl.constexpr) -> None:
+def begin(PLACE: tl.constexpr, OVERLAP: tl.constexpr, NEXT: tl.constexpr = PREPARED) -> None:
     """`wait_for_previous`, or the beginning of a kernel of a pair."""
     if PLACE == FIRST:
         wait_for_previous(True, WAITED)
@@ -79,7 +79,7 @@ def begin(PLACE: tl.constexpr, OVERLAP: tl.constexpr) -> None:
             "fence.acq_rel.gpu; mov.b32 $0, $1;", "=r,r", [tl.program_id(0)], dtype=tl.int32, is_pure=False, pack=1
         )
     else:
-        wait_for_previous(OVERLAP)
+        wait_for_previous(OVERLAP, NEXT)
 
 
 @triton.jit

@@ -2,6 +2,9 @@
 
 Few programs share histories, and a second launch joins their tiles. Many do not: each has a history of its own, and joins the tiles
 itself. All is measured on an H200 (docs/tuning.md#few-sequences). As in `plan.py`, only bounds are known here.
+
+`plan_decode` is for batches of such rows alone, whose launch also rotates and writes the new keys. `plan_short` is for such rows of any
+other batch, whose keys are in the cache.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from functools import lru_cache
 
 from draftline.kernels.triton.attention.plan import (
     MAX_SPLITS,
+    SHORT_QUERY,
     AttentionShape,
     Tile,
     have_room,
@@ -55,13 +59,25 @@ _START = 1.5
 """The time until a program reads at full speed, in that of the programs that a multiprocessor then runs at once."""
 
 
+_MAX_STORED_BESIDE_PROMPTS = 2**26
+"""Bytes of tiles' states in a step with prompts, whose activations take memory at the same time."""
+
+_SHARED_BESIDE_PROMPTS = 8
+"""Programs that share a history in a step with prompts, where histories are shared."""
+
+_ROWS_BESIDE_PROMPTS = 8
+"""The fewest rows of a graph with prompts. A step of fewer rows has the same kernels."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """How a batch with few query tokens a row is divided.
+    """How rows with few query tokens are divided.
 
     Attributes:
         tile: the tile of each program.
-        queries: query tokens a row that the tile has room for.
+        queries: query tokens that the tile has room for.
+        longest: the most query tokens of a row. Longer rows are prompt chunks.
+        tiles_per_row: query tiles a row. Several only where the new keys are in the cache.
         num_splits: programs that share one row's history; one joins its tiles itself.
         max_tiles: the most key tiles of a history.
         early: whether they load their first tile before they wait for the kernel before, where it is settled what that reads.
@@ -70,10 +86,12 @@ class DecodePlan:
 
     tile: Tile
     queries: int
+    longest: int
     num_splits: int
     max_tiles: int
-    early: bool
-    starts_next: int
+    tiles_per_row: int = 1
+    early: bool = False
+    starts_next: int = PREPARED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +141,60 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
     # More rows would hold more tiles in registers than they gain by it.
     early = shape.head_dim < _WIDE_HEAD and rows == longest == 1
-    return DecodePlan(tile, queries, splits, shape.num_tiles(context), early, sharing.starts_next)
+    return DecodePlan(
+        tile, queries, longest, splits, shape.num_tiles(context), early=early, starts_next=sharing.starts_next
+    )
+
+
+@lru_cache(maxsize=64)
+def plan_short(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
+    """The plan of a batch's decodes and verifies whose keys are in the cache already; None if it has none.
+
+    The arguments are those of `plan_decode`.
+    """
+    longest = max((length for length in query_lens if length <= SHORT_QUERY), default=0)
+    if not longest:
+        return None
+    if max(query_lens) > SHORT_QUERY:
+        return _beside_prompts(shape, len(query_lens), longest, max(context_lens))
+    whole = plan_decode(shape, query_lens, context_lens)
+    return (
+        _in_tiles(shape, len(query_lens), longest, max(context_lens)) if whole is None else replace(whole, early=False)
+    )
+
+
+def _beside_prompts(shape: AttentionShape, rows: int, longest: int, context: int) -> DecodePlan:
+    """Of a batch with prompts. Any of its rows may have few query tokens, and any history.
+
+    There are few kinds of launches, and the graphs of such batches (`engine/runner/shapes.py`) have them all: no step waits for a
+    compilation. Verifies have the decodes' tile or the largest, and histories are shared if rows are few and their states fit.
+    """
+    block_m = max(16, next_power_of_2(shape.group))
+    if longest * shape.group > block_m:
+        block_m = max(block_m, max_lanes(shape))
+    queries = block_m // shape.group
+    tiles_per_row = -(-longest // queries)
+    programs = max(rows, _ROWS_BESIDE_PROMPTS) * tiles_per_row * shape.num_kv_heads
+    if programs <= shape.limits.num_sms // 2 and have_room(shape, rows * longest, context, _MAX_STORED_BESIDE_PROMPTS):
+        splits, num_stages = max(min(shape.num_tiles(context), _SHARED_BESIDE_PROMPTS), 2), 2
+    else:
+        # Two tiles of keys on their way, but one where the chunks' programs would lack the room.
+        fit = shape.head_dim < _WIDE_HEAD or (block_m <= 32 and programs <= 2 * shape.limits.num_sms)
+        splits, num_stages = 1, _AHEAD[1] if fit else _AHEAD[2]
+    tile = Tile(block_m, shape.key_tile, 2 if block_m <= 32 else 4, num_stages)
+    if _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
+        tile = replace(tile, num_stages=2)
+    return DecodePlan(tile, queries, longest, splits, shape.num_tiles(context), tiles_per_row)
+
+
+def _in_tiles(shape: AttentionShape, rows: int, longest: int, context: int) -> DecodePlan:
+    """Of verifies that are too long for `plan_decode`: several tiles a row."""
+    block_m = max(min(max_lanes(shape), next_power_of_2(longest * shape.group)), 16, next_power_of_2(shape.group))
+    queries = block_m // shape.group
+    tiles_per_row = -(-longest // queries)
+    splits = num_splits(shape, rows * tiles_per_row, context, rows * longest)
+    tile = Tile(block_m, shape.key_tile, 2 if block_m <= 32 else 4, _AHEAD[-1])
+    return DecodePlan(tile, queries, longest, splits, shape.num_tiles(context), tiles_per_row)
 
 
 def _sharing(shape: AttentionShape, rows: int, longest: int, context: int) -> _Sharing:

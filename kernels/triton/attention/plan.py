@@ -1,7 +1,8 @@
 """Planning of attention on the host: tiles and numbers of programs, from upper bounds only.
 
 Nothing here reads the device. So a plan for a bucket's bounds can be captured in a CUDA graph and replayed for every batch
-that fits the bucket: programs of shorter or empty rows end early.
+that fits the bucket: programs of shorter or empty rows end early. This file has what all plans share, and the plan of prompt chunks;
+that of decodes and verifies is in `decode_plan.py`.
 
 The tile of keys belongs to the arithmetic (`online_softmax.py`): it depends on the model alone. All else here may change with
 the batch and the device.
@@ -28,9 +29,6 @@ MAX_SPLITS = 64
 _MAX_STORED = 2**28
 """Bytes of tiles' states; a batch that would need more is not split."""
 
-_MAX_STORED_BESIDE_PROMPTS = 2**26
-"""The same in a step with prompts, whose activations take memory at the same time."""
-
 _LONG_TILE = 64
 
 _PROGRAMS_PER_SM = 2
@@ -38,12 +36,6 @@ _PROGRAMS_PER_SM = 2
 
 _COLUMNS_PER_SM = 256
 """Programs that share histories times the size of a head, a multiprocessor. More would wait for each other."""
-
-_SHARED_BESIDE_PROMPTS = 4
-"""Programs that share a history in a step with prompts, at the least: many of its graph's rows are padding."""
-
-_RAGGED_COLUMNS_PER_SM = 448
-"""The same where rotation and joins have launches of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,37 +61,13 @@ class Tile:
         return replace(self, block_m=self.block_m // 2) if self.block_m > 16 else None
 
 
-_NO_TILE = Tile(0, 0, 0, 0)
-
-
 @dataclass(frozen=True, slots=True)
-class ShortQueries:
-    """How the rows of decodes and verifies are divided.
-
-    Attributes:
-        tile: the tile of each program.
-        max_query: the most query tokens of a row; longer rows are prompt chunks.
-        tiles_per_row: query tiles a row.
-        num_tiles: query tiles in all.
-        num_splits: programs that share each row's history; 1 needs no join.
-        max_tiles: the most key tiles of a history.
-    """
-
-    tile: Tile
-    max_query: int
-    tiles_per_row: int
-    num_tiles: int
-    num_splits: int
-    max_tiles: int
-
-
-@dataclass(frozen=True, slots=True)
-class LongQueries:
+class ChunkPlan:
     """How the rows of prompt chunks are divided.
 
     Attributes:
         tile: the tile of each program.
-        min_query: the fewest query tokens of a row.
+        min_query: the fewest query tokens of a row. Shorter ones are decodes and verifies.
         num_tiles: query tiles in all, an upper bound: programs search for their row.
         at_once: programs that take the tiles of all heads in turn; None for one a tile and head.
     """
@@ -108,33 +76,6 @@ class LongQueries:
     min_query: int
     num_tiles: int
     at_once: int | None = None
-
-
-NO_SHORT_QUERIES = ShortQueries(_NO_TILE, 0, 1, 0, 1, 0)
-NO_LONG_QUERIES = LongQueries(_NO_TILE, 1, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionLaunch:
-    """One launch over the rows of one kind, or of both.
-
-    Attributes:
-        short: the rows of decodes and verifies.
-        long: those of prompt chunks.
-    """
-
-    short: ShortQueries = NO_SHORT_QUERIES
-    long: LongQueries = NO_LONG_QUERIES
-
-    @property
-    def max_short(self) -> int:
-        """The most query tokens of a row that is no prompt chunk."""
-        return self.long.min_query - 1 if self.long.num_tiles else self.short.max_query
-
-    @property
-    def tile(self) -> Tile:
-        """The tile that decides warps and stages. Where there are both, chunks compute most."""
-        return self.long.tile if self.long.num_tiles else self.short.tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +130,7 @@ def max_lanes(shape: AttentionShape) -> int:
     return MAX_PAIR_ROWS if shape.float8 else 64
 
 
-def short_tile(shape: AttentionShape, max_query: int) -> Tile:
-    """The tile of decodes and verifies: all heads of a group, and all of a row's query tokens if they fit."""
-    block_m = max(16, min(max_lanes(shape), next_power_of_2(max_query * shape.group)), next_power_of_2(shape.group))
-    return Tile(block_m, shape.key_tile, num_warps=2 if block_m <= 32 else 4, num_stages=3)
-
-
-def long_tile(shape: AttentionShape) -> Tile:
+def chunk_tile(shape: AttentionShape) -> Tile:
     """The tile of prompt chunks, large enough to be bound by arithmetic."""
     if shape.wide:
         return Tile(max(16, next_power_of_2(shape.group)), shape.key_tile, num_warps=4, num_stages=2)
@@ -212,13 +147,11 @@ def _chunk_bytes(shape: AttentionShape, tile: Tile) -> int:
     return (2 * stages * tile.block_n + tile.block_m) * row
 
 
-def num_splits(
-    shape: AttentionShape, num_tiles: int, max_context: int, num_tokens: int, columns_per_sm: int = _COLUMNS_PER_SM
-) -> int:
+def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, num_tokens: int) -> int:
     """Programs that share each history: enough to fill the device, but at most one a tile."""
     if not have_room(shape, num_tokens, max_context):
         return 1
-    return max(1, min(_room(shape, num_tiles, columns_per_sm), shape.num_tiles(max_context), MAX_SPLITS))
+    return max(1, min(_room(shape, num_tiles), shape.num_tiles(max_context), MAX_SPLITS))
 
 
 def have_room(shape: AttentionShape, num_tokens: int, max_context: int, most: int = _MAX_STORED) -> bool:
@@ -226,75 +159,36 @@ def have_room(shape: AttentionShape, num_tokens: int, max_context: int, most: in
     return num_tokens * shape.state_bytes(max_context) <= most
 
 
-def _room(shape: AttentionShape, num_tiles: int, columns_per_sm: int) -> int:
+def _room(shape: AttentionShape, num_tiles: int) -> int:
     """The programs that the device has room for, for each query tile and key/value head."""
-    programs = shape.limits.num_sms * max(columns_per_sm // next_power_of_2(shape.head_dim), 1)
+    programs = shape.limits.num_sms * max(_COLUMNS_PER_SM // next_power_of_2(shape.head_dim), 1)
     return programs // max(num_tiles * shape.num_kv_heads, 1)
 
 
 @lru_cache(maxsize=64)
-def plan_attention(
-    shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...], num_tokens: int
-) -> tuple[AttentionLaunch, ...]:
-    """The launches of one batch: none for an empty one, two where decodes that share no history are beside prompt chunks.
-
-    Of two, the chunks' is the first: each of its tiles takes longest.
+def plan_chunks(
+    shape: AttentionShape, query_lens: tuple[int, ...], num_tokens: int, longest_short: int
+) -> ChunkPlan | None:
+    """The plan of a batch's prompt chunks; None if it has none.
 
     Cached, since every layer of a step needs the same plan.
 
     Args:
         shape: the model and the device.
         query_lens: each row's query length, or an upper bound of it.
-        context_lens: each row's context length, or an upper bound of it.
         num_tokens: T, the query tokens of all rows, or an upper bound.
+        longest_short: the most query tokens of the batch's decodes and verifies; 0 if it has none.
     """
-    rows, longest = len(query_lens), max(query_lens, default=0)
-    short, long = NO_SHORT_QUERIES, NO_LONG_QUERIES
-    if any(0 < length <= SHORT_QUERY for length in query_lens):
-        short = _short_queries(shape, query_lens, context_lens)
-    if longest > SHORT_QUERY:
-        tile = long_tile(shape)
-        # Row r's tiles start at query_starts[r] // queries + r for so many queries a tile, so this many cover every division
-        # into rows. With bounds for lengths, any row may have any length up to the longest.
-        long = LongQueries(tile, short.max_query + 1, num_tokens // (tile.block_m // shape.group) + rows)
-    if not longest:
-        return ()
-    if short.num_tiles and long.num_tiles and short.num_splits == 1:
-        return (AttentionLaunch(long=_beside_decodes(shape, long, num_tokens)), AttentionLaunch(short))
-    return (AttentionLaunch(short, long),)
-
-
-def _beside_decodes(shape: AttentionShape, long: LongQueries, num_tokens: int) -> LongQueries:
-    """Chunks whose launch a launch of decodes follows, which starts when all of this one's programs have started."""
+    if max(query_lens, default=0) <= SHORT_QUERY:
+        return None
+    tile = chunk_tile(shape)
+    queries = tile.block_m // shape.group
+    # Row r's tiles start at query_starts[r] // queries + r for so many queries a tile, so this many cover every division
+    # into rows. With bounds for lengths, any row may have any length up to the longest.
+    plan = ChunkPlan(tile, longest_short + 1, num_tokens // queries + len(query_lens))
+    # A launch of decodes follows, which starts when all of this one's programs have started. Most of so few tiles are padding, for
+    # which no program should take the decodes' room.
+    programs = -(-num_tokens // queries) * shape.num_kv_heads
     at_once = _PROGRAMS_PER_SM * shape.limits.num_sms
-    full = num_tokens // (long.tile.block_m // shape.group) * shape.num_kv_heads
-    # Most of so few tiles are padding, for which no program should wait for room.
-    return replace(long, at_once=at_once) if full <= 2 * at_once else long
-
-
-def _are_few(shape: AttentionShape, num_tiles: int) -> bool:
-    """Whether so many query tiles run at once, though each takes much of a multiprocessor."""
-    return num_tiles * shape.num_kv_heads <= _PROGRAMS_PER_SM * shape.limits.num_sms
-
-
-def _short_queries(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> ShortQueries:
-    """The plan of the rows with a few query tokens, of all rows of a batch."""
-    mixed = max(query_lens) > SHORT_QUERY
-    longest = max(length for length in query_lens if length <= SHORT_QUERY)
-    # Beside prompts there are few kinds of launches, and the graphs of such batches (`engine/runner/shapes.py`) have them all: no
-    # step waits for a compilation. Verifies have the decodes' tile or the largest, and histories are shared if rows are few and their
-    # states fit.
-    tile = short_tile(shape, longest)
-    if mixed and tile != short_tile(shape, 1):
-        tile = short_tile(shape, SHORT_QUERY)
-    rows = len(query_lens)
-    tiles_per_row = -(-longest // (tile.block_m // shape.group))
-    num_tiles = rows * tiles_per_row
-    # Bounds again: a row whose bound is that of a chunk may have few query tokens, and any history.
-    context = max(context_lens)
-    few, tokens = _are_few(shape, num_tiles), rows * longest
-    splits = num_splits(shape, num_tiles, context, tokens, _RAGGED_COLUMNS_PER_SM)
-    if mixed:
-        shared = few and have_room(shape, tokens, context, _MAX_STORED_BESIDE_PROMPTS)
-        splits = max(splits, min(shape.num_tiles(context), _SHARED_BESIDE_PROMPTS), 2) if shared else 1
-    return ShortQueries(tile, longest, tiles_per_row, num_tiles, splits, shape.num_tiles(context))
+    few = longest_short and programs <= 2 * at_once
+    return replace(plan, at_once=min(programs, at_once)) if few else plan

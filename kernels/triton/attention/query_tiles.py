@@ -1,7 +1,7 @@
-"""Device functions: one tile of queries attends to all keys that it sees, or to a share of them.
+"""Device functions: find a tile of a prompt chunk's queries, and attend to all keys that it sees.
 
 The tile packs query tokens of one sequence with all query heads that share a key/value head (grouped-query attention), so that
-each key is read once for all of them. Short queries are those of decodes and verifies, long ones prompt chunks.
+each key is read once for all of them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,7 @@ import triton.language as tl
 
 from draftline.kernels.triton.attention.decode_parts import angles, load_with_partner, rotate
 from draftline.kernels.triton.attention.fp8_cache import as_float16
-from draftline.kernels.triton.attention.join import store_tile
-from draftline.kernels.triton.attention.online_softmax import (
-    attend_cache,
-    attend_own,
-    cached_tile,
-    no_keys,
-    store_result,
-)
-from draftline.kernels.triton.overlap import begin
+from draftline.kernels.triton.attention.online_softmax import attend_cache, attend_own, no_keys, store_result
 
 _ROWS = tl.constexpr(256)
 """Rows that are looked at together."""
@@ -75,113 +67,6 @@ def _load_queries(
 
 
 @triton.jit
-def attend_short(
-    tile_id: tl.tensor,
-    kv_head: tl.tensor,
-    queries: tl.tensor,
-    rotation: tl.tuple,
-    keys: tl.tensor,
-    values: tl.tensor,
-    key_scales: tl.tensor,
-    value_scales: tl.tensor,
-    out: tl.tensor,
-    partial: tl.tensor,
-    stats: tl.tensor,
-    query_starts: tl.tensor,
-    context_lens: tl.tensor,
-    block_tables: tl.tensor,
-    longest_first: tl.tensor,
-    query_stride: tl.tensor,
-    table_stride: tl.tensor,
-    num_rows: tl.tensor,
-    tiles_per_row: tl.tensor,
-    num_splits: tl.tensor,
-    tile_stride: tl.tensor,
-    max_short: tl.tensor,
-    window: tl.tensor,
-    scale: tl.tensor,
-    NUM_KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    ROTATE: tl.constexpr,
-    QK_NORM: tl.constexpr,
-    ORDERED: tl.constexpr,
-    FLOAT8: tl.constexpr,
-    PAIRS: tl.constexpr,
-    SPLIT: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    SOFT_CAP: tl.constexpr,
-    BEGINS: tl.constexpr,
-    PLACE: tl.constexpr,
-    OVERLAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-) -> None:
-    """A tile of a row with up to ``max_short`` query tokens; with SPLIT, the states of a share of its keys' tiles.
-
-    With BEGINS, the kernel begins here (`overlap.begin`), when the tile's row is known.
-    """
-    NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
-    QUERIES: tl.constexpr = BLOCK_M // GROUP
-    split = tile_id // (num_rows * tiles_per_row)
-    row = tile_id // tiles_per_row % num_rows
-    if ORDERED:
-        # Where programs queue for the device, the long rows must not be the last.
-        row = tl.load(longest_first + row)
-    row_start = tl.load(query_starts + row)
-    query_len = tl.load(query_starts + row + 1) - row_start
-    # Loaded together with the starts: one wait for all.
-    context_len = tl.load(context_lens + row)
-    if BEGINS:
-        begin(PLACE, OVERLAP)
-    first = tile_id % tiles_per_row * QUERIES
-    if (first < query_len) & (query_len <= max_short):
-        history = context_len - query_len
-        query, row_query, mask, flat = _load_queries(
-            queries, row_start, first, query_len, kv_head, history, rotation, query_stride,
-            NUM_HEADS, GROUP, HEAD_DIM, BLOCK_D, BLOCK_M, ROTATE, QK_NORM,
-        )  # fmt: skip
-        power = None
-        if FLOAT8:
-            query, power = as_float16(query)
-        position = history + row_query
-        end = tl.minimum(history + first + QUERIES, context_len)
-        table = block_tables + tl.cast(row, tl.int64) * table_stride
-        if SPLIT:
-            # Tiles are numbered from the first that any query of the row sees.
-            first_tile = 0
-            if WINDOWED:
-                first_tile = tl.maximum(history - window + 1, 0) // BLOCK_N
-            num_tiles = tl.cdiv(context_len, BLOCK_N) - first_tile
-            share = tl.cdiv(num_tiles, num_splits)
-            head = kv_head * GROUP + tl.arange(0, BLOCK_M) % GROUP
-            stored = (row.to(tl.int64) * max_short + row_query) * NUM_HEADS + head
-            for index in range(split * share, tl.minimum(split * share + share, num_tiles)):
-                acc, row_max, row_sum = cached_tile(
-                    first_tile + index, query, power, keys, values, key_scales, value_scales, table, kv_head, position,
-                    end, window, scale,
-                    NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
-                )  # fmt: skip
-                store_tile(partial, stats, stored + index * tile_stride, acc, row_max, row_sum, mask, HEAD_DIM, PAIRS)
-        else:
-            begin_tile = 0
-            if WINDOWED:
-                begin_tile = tl.maximum(history + first - window + 1, 0) // BLOCK_N
-            total, total_max, total_sum = no_keys(BLOCK_M, BLOCK_D, PAIRS)
-            total, total_max, total_sum = attend_cache(
-                query, power, total, total_max, total_sum,
-                keys, values, key_scales, value_scales, table, kv_head, position,
-                begin_tile, tl.cdiv(end, BLOCK_N), end, window, scale,
-                NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
-                WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
-            )  # fmt: skip
-            store_result(out, flat, mask, total, total_sum, HEAD_DIM, BLOCK_D, PAIRS)
-
-
-@triton.jit
 def search_tile(
     tile: tl.tensor, query_starts: tl.tensor, num_rows: tl.tensor, QUERIES: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
@@ -203,7 +88,7 @@ def search_tile(
 def _tiles_of_rows(
     row: tl.tensor, query_starts: tl.tensor, num_rows: tl.tensor, max_short: tl.tensor, QUERIES: tl.constexpr
 ) -> tl.tensor:
-    """The tiles of each row, 0 of a short one."""
+    """The tiles of each row, 0 of one that is no chunk."""
     query_len = tl.load(query_starts + row + 1, mask=row < num_rows, other=0)
     query_len -= tl.load(query_starts + row, mask=row < num_rows, other=0)
     return tl.where(query_len > max_short, tl.cdiv(query_len, QUERIES), 0)
@@ -234,7 +119,7 @@ def find_tile(
 
 
 @triton.jit
-def attend_long(
+def attend_chunk(
     row: tl.tensor,
     first: tl.tensor,
     kv_head: tl.tensor,

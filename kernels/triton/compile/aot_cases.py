@@ -103,7 +103,7 @@ BATCHES = {
     "pair": _batch((*(1,) * 200, 300), (*(1024,) * 200, 2048)),
 }
 """One row, a few (split), tens, many (not split), a draft model's first step, verifies, a prompt chunk, many tokens of prompts,
-a mix, and one of two launches."""
+a mix, and one of many rows."""
 
 
 def _verifies(model: ModelShape) -> Batch:

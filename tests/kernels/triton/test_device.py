@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from draftline.kernels.triton.attention.plan import AttentionShape, long_tile
+from draftline.kernels.triton.attention.plan import AttentionShape, chunk_tile
 from draftline.kernels.triton.device import SHARED_BYTES, DeviceLimits, fitting
 from draftline.kernels.triton.linear.gemm_config import GemmConfig, gemm_config, parts_config, small_config
 from draftline.kernels.triton.linear.gemm_m16 import gemm_m16_config
@@ -109,7 +109,7 @@ def check(division: Any, limits: DeviceLimits, **options: Any) -> None:
 @pytest.mark.parametrize("capability", SHARED_BYTES)
 def test_the_tile_of_keys_is_the_same_on_every_device(capability: int, head_dim: int) -> None:
     shape = AttentionShape(group=4, num_kv_heads=8, head_dim=head_dim, limits=DeviceLimits.known(capability, 100))
-    tuned = long_tile(replace(shape, limits=H200))
-    tile = long_tile(shape)
+    tuned = chunk_tile(replace(shape, limits=H200))
+    tile = chunk_tile(shape)
     assert tile.block_n == tuned.block_n == shape.key_tile
     assert tile == (replace(tuned, num_stages=2) if capability == 120 and head_dim > 64 else tuned)

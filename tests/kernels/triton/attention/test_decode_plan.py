@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from draftline.kernels.triton.attention.decode_plan import MAX_QUERIES, DecodePlan, plan_decode
-from draftline.kernels.triton.attention.plan import AttentionShape
+from draftline.kernels.triton.attention.decode_plan import MAX_QUERIES, DecodePlan, plan_decode, plan_short
+from draftline.kernels.triton.attention.plan import SHORT_QUERY, AttentionShape
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.overlap import AT_ONCE, PREPARED
 
@@ -112,3 +112,95 @@ def test_no_context_changes_the_kernel_of_so_many_rows_that_share_nothing(shape:
     """Steps by operation find it compiled."""
     for rows in (128, 200):
         assert len({planned(shape, rows, longest, context).tile for context in (5, 100, 100_000)}) == 1
+
+
+def short(
+    shape: AttentionShape, lengths: tuple[int, ...], contexts: tuple[int, ...] | None = None, context: int = 600
+) -> DecodePlan:
+    plan = plan_short(shape, lengths, contexts or (context,) * len(lengths))
+    assert plan is not None
+    return plan
+
+
+def beside_prompts(shape: AttentionShape, rows: int, longest: int = 1, context: int = 600) -> DecodePlan:
+    return short(shape, (longest,) * (rows - 1) + (512,), context=context)
+
+
+def test_prompts_alone_have_no_short_queries() -> None:
+    assert plan_short(LLAMA_8B, (), ()) is None
+    assert plan_short(LLAMA_8B, (0, 512), (5, 900)) is None
+
+
+def test_tiles_hold_every_short_query() -> None:
+    for shape in (
+        LLAMA_8B,
+        SMOLLM2,
+        dataclasses.replace(LLAMA_8B, group=16),
+        dataclasses.replace(LLAMA_8B, float8=True),
+    ):
+        for longest in range(1, SHORT_QUERY + 1):
+            for plan in (short(shape, (longest,) * 3), beside_prompts(shape, 9, longest)):
+                assert plan.longest == longest <= plan.queries * plan.tiles_per_row
+                assert plan.queries == 1 or plan.queries <= plan.tile.block_m // shape.group
+
+
+def test_without_prompts_short_queries_are_planned_as_decodes_whose_launch_writes_keys() -> None:
+    for rows, longest in ((1, 1), (64, 1), (8, 5)):
+        assert short(SMOLLM2, (longest,) * rows) == dataclasses.replace(
+            planned(SMOLLM2, rows, longest, context=600), early=False
+        )
+
+
+def test_there_is_room_for_every_tile_of_a_shared_history() -> None:
+    for lengths in ((1,), (5, 3), (17,) * 3, (40, 1, 5)):
+        contexts = tuple(1000 + 77 * row for row in range(len(lengths)))
+        plans = (plan_decode(LLAMA_8B, lengths, contexts), short(LLAMA_8B, lengths, contexts))
+        for plan in plans:
+            assert plan is None or plan.max_tiles * LLAMA_8B.key_tile >= max(contexts)
+
+
+def test_a_short_piece_of_a_prompt_shares_out_its_history_like_a_verify() -> None:
+    """Its bound is that of a long one, so that its history, too, must have room beside those of verifies."""
+    plan = short(LLAMA_8B, (SHORT_QUERY + 1, 4), (3000, 200))
+    assert plan.num_splits > 1
+    assert plan.longest == 4
+    assert plan.max_tiles * LLAMA_8B.key_tile >= 3000
+
+
+def test_beside_prompts_the_rows_decide_whether_histories_are_shared_out_whose_states_fit() -> None:
+    """Else a step by operation might need a kernel that no graph has."""
+    for rows, shared in ((2, True), (8, True), (9, False), (32, False), (200, False)):
+        for context in (1, 64, 600, 4000):
+            assert (beside_prompts(LLAMA_8B, rows, context=context).num_splits > 1) == shared
+
+
+def test_states_beside_prompts_take_little_memory() -> None:
+    """Activations take theirs at the same time, and a graph of so many rows was planned for the longest context."""
+    for rows in (2, 8):
+        for context in (4096, 32_768, 131_072):
+            plan, stored = beside_prompts(LLAMA_8B, rows, context=context), rows * LLAMA_8B.state_bytes(context)
+            assert (plan.num_splits > 1) == (stored <= 64 << 20)
+
+
+def test_beside_prompts_verifies_have_one_of_two_tiles() -> None:
+    """Decodes have the smaller one. Else a step by operation might need a kernel that no graph has."""
+    plans = [beside_prompts(LLAMA_8B, 9, longest) for longest in (1, 2, 4, 5, 9, 16, 30)]
+    assert [plan.tile.block_m for plan in plans] == [16, 16, 16, 64, 64, 64, 64]
+    assert {(plan.tile, plan.queries) for plan in plans} == {(plans[0].tile, 4), (plans[-1].tile, 16)}
+
+
+def test_beside_prompts_large_programs_load_less_ahead() -> None:
+    """They would lack the room that chunks take."""
+    assert [beside_prompts(LLAMA_8B, rows).tile.num_stages for rows in (8, 32, 64)] == [2, 5, 3]
+    assert beside_prompts(LLAMA_8B, 32, longest=5).tile.num_stages == 3
+    assert [beside_prompts(SMOLLM2, rows, 5).tile.num_stages for rows in (32, 300)] == [5, 5]
+
+
+def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
+    shape = dataclasses.replace(LLAMA_8B, float8=True)
+    for longest in range(1, SHORT_QUERY + 1):
+        for rows in (1, 32):
+            plan = plan_decode(shape, (longest,) * rows, (500,) * rows)
+            assert plan is None or plan.tile.block_m <= 32
+            assert short(shape, (longest,) * rows).tile.block_m <= 32
+        assert beside_prompts(shape, 2, longest).tile.block_m <= 32

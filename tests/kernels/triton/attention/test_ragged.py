@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,11 @@ from torch.testing import assert_close
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
-from draftline.kernels.triton.attention.plan import AttentionLaunch, LongQueries, ShortQueries, Tile
-from draftline.kernels.triton.attention.ragged import attention, run_launch
+from draftline.kernels.triton.attention.chunks import attend_chunks
+from draftline.kernels.triton.attention.decode import attend_short
+from draftline.kernels.triton.attention.decode_plan import DecodePlan
+from draftline.kernels.triton.attention.plan import ChunkPlan, Tile
+from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.device import DeviceLimits
 
 
@@ -165,9 +169,10 @@ def test_more_rows_than_are_looked_at_together(at_once: int | None, device: torc
     cache = make_cache(batch, pool, 16, 1, 32, rng)
     q = torch.randn(sum(query_lens), 2, 32, generator=rng, device=device)
     out = torch.full((len(q), 64), math.nan, device=device)
-    long = LongQueries(Tile(32, 16, 4, 2), 2, len(q) // 16 + 600, at_once)
-    for launch in (AttentionLaunch(long=long), AttentionLaunch(ShortQueries(Tile(16, 16, 4, 2), 1, 1, 600, 1, 1))):
-        run_launch(launch, q, batch, LayerCache(*cache), spec_of(0.2), out)
+    chunks = ChunkPlan(Tile(32, 16, 4, 2), 2, len(q) // 16 + 600, at_once)
+    attend_chunks(q, batch, LayerCache(*cache), spec_of(0.2), out, plan=chunks)
+    decodes = DecodePlan(Tile(16, 16, 4, 2), 1, 1, 1, 1)
+    attend_short(q, batch, LayerCache(*cache), spec_of(0.2), out, plan=decodes, rotate=False)
     assert_close(out, expected(q, cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
 
 
@@ -179,26 +184,30 @@ def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
     assert_close(out, expected(q, cache, batch, 1.0, None, soft_cap=20.0), rtol=1e-4, atol=1e-4)
 
 
+_CHUNKS = ChunkPlan(Tile(32, 16, 4, 2), 1, 28 // 8 + 3)
+
+
 @pytest.mark.parametrize(
-    "launch",
+    ("chunks", "short"),
     [
-        AttentionLaunch(long=LongQueries(Tile(32, 16, 4, 2), 1, 28 // 8 + 3)),
-        AttentionLaunch(long=LongQueries(Tile(32, 16, 4, 2), 1, 28 // 8 + 3, at_once=2)),
-        AttentionLaunch(ShortQueries(Tile(16, 32, 4, 2), 20, 5, 15, 1, 1)),
-        AttentionLaunch(ShortQueries(Tile(64, 16, 4, 2), 20, 2, 6, 4, 5)),
-        AttentionLaunch(
-            ShortQueries(Tile(16, 16, 4, 2), 7, 2, 6, 1, 1), LongQueries(Tile(32, 16, 4, 2), 8, 28 // 8 + 3)
-        ),
-        AttentionLaunch(
-            ShortQueries(Tile(16, 16, 4, 2), 1, 1, 3, 3, 3), LongQueries(Tile(32, 16, 4, 2), 2, 28 // 8 + 3)
-        ),
+        (_CHUNKS, None),
+        (replace(_CHUNKS, at_once=2), None),
+        (None, DecodePlan(Tile(16, 32, 4, 2), 4, 20, 1, 3, 5)),
+        (None, DecodePlan(Tile(64, 16, 4, 2), 16, 20, 4, 5, 2)),
+        (replace(_CHUNKS, min_query=8), DecodePlan(Tile(16, 16, 4, 2), 4, 7, 1, 5, 2)),
+        (replace(_CHUNKS, min_query=2), DecodePlan(Tile(16, 16, 4, 2), 1, 1, 3, 5)),
     ],
     ids=["search", "in-turn", "by-row", "by-row-split", "both", "both-split"],
 )
-def test_every_mapping_of_programs_to_rows(launch: AttentionLaunch, device: torch.device, rng: torch.Generator) -> None:
+def test_every_mapping_of_programs_to_rows(
+    chunks: ChunkPlan | None, short: DecodePlan | None, device: torch.device, rng: torch.Generator
+) -> None:
     batch, pool = make_batch((1, 20, 7), (33, 75, 7), 16, rng)
     cache = make_cache(batch, pool, 16, 1, 32, rng)
     q = torch.randn(28, 4, 32, generator=rng, device=device)
     out = torch.full((28, 128), math.nan, device=device)
-    run_launch(launch, q, batch, LayerCache(*cache), spec_of(0.2), out)
+    if chunks is not None:
+        attend_chunks(q, batch, LayerCache(*cache), spec_of(0.2), out, plan=chunks)
+    if short is not None:
+        attend_short(q, batch, LayerCache(*cache), spec_of(0.2), out, plan=short, rotate=False)
     assert_close(out, expected(q, cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)

@@ -16,15 +16,9 @@ from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
-from draftline.kernels.triton.attention.decode import decode_attention
-from draftline.kernels.triton.attention.decode_plan import plan_decode
-from draftline.kernels.triton.attention.plan import (
-    AttentionLaunch,
-    AttentionShape,
-    ShortQueries,
-    short_tile,
-)
-from draftline.kernels.triton.attention.ragged import run_launch
+from draftline.kernels.triton.attention.decode import attend_short, decode_attention
+from draftline.kernels.triton.attention.decode_plan import DecodePlan, plan_decode
+from draftline.kernels.triton.attention.plan import AttentionShape, Tile
 from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
@@ -73,18 +67,19 @@ def in_one_launch(num_splits: int) -> Run:
     return run
 
 
-def by_short_tiles(num_splits: int) -> Run:
-    """By `ragged.py` as decodes and verifies are, with so many programs a history; also longer queries."""
+def by_short_tiles(num_splits: int, *, rotate: bool = False) -> Run:
+    """As decodes and verifies beside prompts are, with so many programs a history; also longer queries, in several tiles."""
 
     def run(qkv: Tensor, batch: Batch, layer: LayerCache, spec: AttentionSpec) -> Tensor:
-        shape, rows, longest = shape_of(qkv, layer, spec), len(batch.query_lens_host), max(batch.query_lens_host)
-        queries = rope_write_kv(qkv, batch, layer, spec)
-        tile = short_tile(shape, longest)
-        per_row = -(-longest // (tile.block_m // shape.group))
+        shape, longest = shape_of(qkv, layer, spec), max(batch.query_lens_host)
+        heads = shape.group * shape.num_kv_heads if rotate else 0
+        queries = rope_write_kv(qkv, batch, layer, spec, first_head=heads)
+        tile = Tile(16, shape.key_tile, 2, 3)
+        fit = 1 if longest == 1 else tile.block_m // shape.group
         tiles = shape.num_tiles(max(batch.context_lens_host))
-        launch = AttentionLaunch(ShortQueries(tile, longest, per_row, rows * per_row, num_splits, tiles))
+        plan = DecodePlan(tile, fit, longest, num_splits, tiles, -(-longest // fit))
         out = queries.new_empty(queries.shape[0], queries.shape[1] * queries.shape[2])
-        run_launch(launch, queries, batch, layer, spec, out)
+        attend_short(queries, batch, layer, spec, out, plan=plan, rotate=rotate)
         return out
 
     return run
@@ -124,8 +119,8 @@ def test_rows_together(prompt: Prompt) -> None:
 def test_histories_that_programs_share(num_splits: int, prompt: Prompt) -> None:
     for spans in ([(40, 1), (15, 1)], [(30, 3)]):
         prompt.check(by_short_tiles(num_splits), spans)
-        if prompt.spec.soft_cap == 0:
-            prompt.check(in_one_launch(num_splits), spans)
+        prompt.check(by_short_tiles(num_splits, rotate=True), spans)
+        prompt.check(in_one_launch(num_splits), spans)
 
 
 def test_a_chunk_in_short_tiles(prompt: Prompt) -> None:

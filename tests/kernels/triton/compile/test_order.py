@@ -45,8 +45,10 @@ ATTENTION = {
     "decode, int8": ("llama-8b-int8-cache-one", "_decode_attention_kernel", {}, 0),
     "verify, fp8": ("llama-8b-fp8-cache-verify", "_decode_attention_kernel", {}, 0),
     "decodes, int8": ("llama-8b-int8-cache-wide", "_decode_attention_kernel", {}, 0),
-    "beside a prompt": ("qwen3-0.6b-mixed", "_attention_kernel", {"SHORT_M": 16}, 0),
-    "beside a prompt, int8": ("llama-8b-int8-cache-mixed", "_attention_kernel", {}, 0),
+    "chunk": ("qwen3-0.6b-mixed", "_chunk_attention_kernel", {}, 0),
+    "chunk, int8": ("llama-8b-int8-cache-mixed", "_chunk_attention_kernel", {}, 0),
+    "beside a chunk": ("qwen3-0.6b-mixed", "_decode_attention_kernel", {"NEW": 0}, 0),
+    "beside a chunk, int8": ("qwen3-0.6b-int8-cache-mixed", "_decode_attention_kernel", {"NEW": 0}, 0),
 }
 
 # One process for all of it.
@@ -183,8 +185,8 @@ def test_each_tile_of_keys_is_a_softmax_of_its_own(name: str, found: Found) -> N
     assert all(": (!tt.ptr<i32>" in line for line in code.splitlines() if "tt.atomic" in line), "atomics only count"
 
 
-# The other one's tiles are products of warp groups, which have one order.
-@pytest.mark.parametrize("name", [name for name in ATTENTION if name != "beside a prompt, int8"])
+# The tiles of chunks are products of warp groups, which have one order.
+@pytest.mark.parametrize("name", [name for name in ATTENTION if not name.startswith("chunk")])
 def test_neither_cache_nor_rotation_changes_the_order_of_products(name: str, found: Found) -> None:
     """Of eight-bit tiles (`kv_cache._hidden`) and of joined ones the compiler would take four channels at a time of each thread."""
     widths = set(re.findall(r"kWidth = (\d+)", "\n".join(re.findall(r"tt\.dot .*", found.code[name]))))
