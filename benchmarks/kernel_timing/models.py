@@ -72,3 +72,46 @@ def make_batch(rows: int, query_len: int, context: int) -> Batch:
         query_lens_host=(query_len,) * rows,
         context_lens_host=(context,) * rows,
     )
+
+
+def make_mixed_batch(
+    rows: list[tuple[int, int]], query_len: int, max_rows: int, max_tokens: int, *, bound: int
+) -> Batch:
+    """A batch of rows with these query tokens and contexts over scattered blocks, padded to the bounds of a graph.
+
+    Args:
+        rows: each row's query tokens and context. All tokens of rows with up to ``query_len`` are decided, of others the last one.
+        query_len: the query tokens of decodes or verifies.
+        max_rows: the graph's rows.
+        max_tokens: its tokens.
+        bound: that of contexts.
+    """
+    blocks = [-(-context // BLOCK_SIZE) for _, context in rows]
+    order = torch.randperm(sum(blocks)).int().split(blocks)
+    tables = torch.zeros(max_rows, bound // BLOCK_SIZE, dtype=torch.int32)
+    positions = torch.zeros(max_tokens, dtype=torch.int64)
+    cache_index = torch.full((max_tokens,), -1)
+    starts, wanted = [0], list[int]()
+    for index, ((length, context), own) in enumerate(zip(rows, order, strict=True)):
+        tables[index, : len(own)] = own
+        start, end = starts[-1], starts[-1] + length
+        position = torch.arange(context - length, context)
+        positions[start:end] = position
+        cache_index[start:end] = tables[index, position // BLOCK_SIZE].long() * BLOCK_SIZE + position % BLOCK_SIZE
+        starts.append(end)
+        wanted += range(start if length <= query_len else end - 1, end)
+    padding = max_rows - len(rows)
+    contexts = torch.tensor([context for _, context in rows] + [1] * padding, dtype=torch.int32)
+    logits = min(max_rows * query_len, max_tokens)
+    return Batch(
+        token_ids=positions.to(DEVICE),
+        positions=positions.to(DEVICE),
+        cache_index=cache_index.to(DEVICE),
+        query_starts=torch.tensor(starts + [starts[-1]] * padding, dtype=torch.int32, device=DEVICE),
+        context_lens=contexts.to(DEVICE),
+        block_tables=tables.to(DEVICE),
+        logits_index=torch.tensor(wanted + [0] * (logits - len(wanted)), device=DEVICE),
+        query_lens_host=(max_tokens, *(query_len,) * (max_rows - 1)),
+        context_lens_host=(bound,) * max_rows,
+        longest_first=torch.argsort(contexts, descending=True, stable=True).int().to(DEVICE),
+    )

@@ -33,7 +33,7 @@ from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.attention import decode, prefill
 from kernel_timing.divisions import divisions
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
-from kernel_timing.steps import DecodeStep, VendorOps, make_weights
+from kernel_timing.steps import DecodeStep, MixedStep, Step, VendorOps, make_weights
 from kernel_timing.timing import Bench, Ceilings, copies_beyond_cache, relative_error
 
 
@@ -249,7 +249,7 @@ def linears(bench: Bench, _: TritonOps) -> None:
             bench.case_known("linears", f"{model.name} M={rows}, whole step", label, took, num_bytes=floor)
 
 
-def step_error(step: DecodeStep, ops: TritonOps, expected: Tensor) -> float:
+def step_error(step: Step, ops: TritonOps, expected: Tensor) -> float:
     """The relative error of a step's logits."""
     return relative_error(step.run(ops), expected)
 
@@ -291,11 +291,46 @@ def steps(bench: Bench, ops: TritonOps) -> None:
         torch.cuda.empty_cache()
 
 
+def mixed(bench: Bench, ops: TritonOps) -> None:
+    """Whole steps of decodes or verifies beside prompts, in graphs of the engine's sizes."""
+    plain = VendorOps(dataclasses.replace(ops.limits, capability=80), ops.dense)
+    cases: list[tuple[tuple[int, int], tuple[int, ...], tuple[int, int]]] = [
+        ((7, 1), (42,), (8, 64)),
+        ((7, 5), (200,), (32, 256)),
+        ((63, 1), (42,), (64, 128)),
+        ((63, 1), (900,), (64, 1024)),
+        ((63, 5), (60,), (64, 384)),
+        ((119, 1), (200, 200), (128, 768)),
+    ]
+    for model in (SMOLLM2, QWEN3):
+        if time.monotonic() > bench.deadline:
+            bench.left_out.append(f"mixed steps of {model.name}")
+            continue
+        weights = make_weights(model)
+        for (count, query_len), prompts, graph in cases:
+            step = MixedStep(model, weights, (count, query_len, 400), prompts, graph)
+            expected = step.run(plain)
+            bench.case(
+                "mixed",
+                f"{model.name} {count}x{query_len} ctx 400, prompts {'+'.join(map(str, prompts))}, graph {graph}",
+                "default",
+                [partial(step.run, ops)],
+                num_bytes=step.num_bytes,
+                check=partial(step_error, step, ops, expected),
+                bound=0.06,
+            )
+            del step, expected
+            torch.cuda.empty_cache()
+        del weights
+        torch.cuda.empty_cache()
+
+
 SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {
     "decode": decode,
     "elementwise": elementwise,
     "sampling": sampling,
     "steps": steps,
+    "mixed": mixed,
     "prefill": prefill,
     "linears": linears,
     "divisions": divisions,

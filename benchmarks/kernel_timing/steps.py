@@ -12,14 +12,14 @@ from torch import Tensor
 
 from draftline.engine.bench.ablation.vendor_ops import VendorOps as VendorOps
 from draftline.kernels.attention_spec import AttentionSpec
-from draftline.kernels.batch import KVCache, LayerCache
+from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.decoder import EagerForward
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
 from draftline.models.parallel.linear import Embedding
 from draftline.quant.dense import DenseLinear
-from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, ModelSizes, make_batch, randn
+from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, ModelSizes, make_batch, make_mixed_batch, randn
 
 MAX_LENGTH = 4096
 """The bound on the length of a row."""
@@ -51,30 +51,58 @@ def make_weights(model: ModelSizes) -> DecoderWeights:
     )
 
 
-class DecodeStep:
-    """One model's step for a fixed batch.
+class Step:
+    """A model's step for a fixed batch.
 
     Attributes:
         tokens: the rows of its products.
         num_bytes: the bytes that it must read: the weights, and the keys and values of the rows.
     """
 
-    def __init__(self, model: ModelSizes, weights: DecoderWeights, rows: int, query_len: int, context: int) -> None:
-        batch = make_batch(rows, query_len, context)
-        self.tokens = rows * query_len
-        index = torch.arange(self.tokens, device=DEVICE)
-        self._batch = dataclasses.replace(batch, logits_index=index, context_lens_host=(MAX_LENGTH,) * rows)
+    def __init__(self, model: ModelSizes, weights: DecoderWeights, batch: Batch, blocks: int, context: int) -> None:
+        """Of a batch in so many blocks of the cache; its rows have so much context together."""
+        self.tokens = len(batch.positions)
+        self._batch = batch
         self._weights = weights
-        blocks = batch.block_tables.numel()
         shape = (blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
         self._cache = KVCache(tuple(LayerCache(randn(*shape), randn(*shape)) for _ in range(model.layers)))
-        self._slots = SlotTable.allocate(self.tokens, 8, 1, DEVICE)
+        index = torch.arange(len(batch.logits_index), device=DEVICE)
+        self._slots = SlotTable.allocate(len(index), 8, 1, DEVICE)
         self._rows = SampleRows(index, index, SamplingFeatures.NONE, None)
         parameters = sum(n * k for n, k in model.linears.values()) * model.layers + model.vocab * model.hidden
-        self.num_bytes = 2.0 * (parameters + 2 * model.layers * rows * context * model.kv_heads * model.head_dim)
+        self.num_bytes = 2.0 * (parameters + 2 * model.layers * context * model.kv_heads * model.head_dim)
 
     def run(self, ops: Ops) -> Tensor:
         """Run one step with these operations; return the logits."""
         logits = EagerForward(self._weights, EPS, DTYPE, ops)(self._batch, self._cache)
         ops.sample(logits, self._rows, self._slots)
         return logits
+
+
+class DecodeStep(Step):
+    """A step of rows of equal lengths."""
+
+    def __init__(self, model: ModelSizes, weights: DecoderWeights, rows: int, query_len: int, context: int) -> None:
+        batch = make_batch(rows, query_len, context)
+        index = torch.arange(rows * query_len, device=DEVICE)
+        bounded = dataclasses.replace(batch, logits_index=index, context_lens_host=(MAX_LENGTH,) * rows)
+        super().__init__(model, weights, bounded, batch.block_tables.numel(), rows * context)
+
+
+class MixedStep(Step):
+    """A step of decodes or verifies beside prompts, with the bounds of one of the engine's graphs."""
+
+    def __init__(
+        self,
+        model: ModelSizes,
+        weights: DecoderWeights,
+        decodes: tuple[int, int, int],
+        prompts: tuple[int, ...],
+        graph: tuple[int, int],
+    ) -> None:
+        """Decodes are given by their number, query tokens and context, prompts by their tokens, the graph by its rows and tokens."""
+        count, query_len, context = decodes
+        rows = [(query_len, context)] * count + [(length, length) for length in prompts]
+        batch = make_mixed_batch(rows, query_len, *graph, bound=MAX_LENGTH)
+        blocks = int(batch.block_tables.max()) + 1
+        super().__init__(model, weights, batch, blocks, sum(context for _, context in rows))

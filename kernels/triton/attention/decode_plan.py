@@ -63,7 +63,7 @@ _MAX_STORED_BESIDE_PROMPTS = 2**26
 """Bytes of tiles' states in a step with prompts, whose activations take memory at the same time."""
 
 _SHARED_BESIDE_PROMPTS = 8
-"""Programs that share a history in a step with prompts, where histories are shared."""
+"""Programs that share a history in a step with prompts, at most."""
 
 _ROWS_BESIDE_PROMPTS = 8
 """The fewest rows of a graph with prompts. A step of fewer rows has the same kernels."""
@@ -166,20 +166,22 @@ def plan_short(shape: AttentionShape, query_lens: tuple[int, ...], context_lens:
 def _beside_prompts(shape: AttentionShape, rows: int, longest: int, context: int) -> DecodePlan:
     """Of a batch with prompts. Any of its rows may have few query tokens, and any history.
 
-    There are few kinds of launches, and the graphs of such batches (`engine/runner/shapes.py`) have them all: no step waits for a
-    compilation. Verifies have the decodes' tile or the largest, and histories are shared if rows are few and their states fit.
+    There are few kinds of launches, so that a step by operation finds its kernels among those of the graphs of such batches
+    (`engine/runner/shapes.py`): verifies have one of two tiles, and histories are shared if rows are few and their states fit.
     """
     block_m = max(16, next_power_of_2(shape.group))
     if longest * shape.group > block_m:
         block_m = max(block_m, max_lanes(shape))
-    queries = block_m // shape.group
+    queries = 1 if longest == 1 else block_m // shape.group
     tiles_per_row = -(-longest // queries)
-    programs = max(rows, _ROWS_BESIDE_PROMPTS) * tiles_per_row * shape.num_kv_heads
-    if programs <= shape.limits.num_sms // 2 and have_room(shape, rows * longest, context, _MAX_STORED_BESIDE_PROMPTS):
-        splits, num_stages = max(min(shape.num_tiles(context), _SHARED_BESIDE_PROMPTS), 2), 2
+    tiles = max(rows, _ROWS_BESIDE_PROMPTS) * tiles_per_row
+    programs, sms = tiles * shape.num_kv_heads, shape.limits.num_sms
+    if programs <= sms and have_room(shape, rows * longest, context, _MAX_STORED_BESIDE_PROMPTS):
+        room = num_splits(shape, tiles, context, rows * longest)
+        splits, num_stages = max(min(room, _SHARED_BESIDE_PROMPTS), 2), 2
     else:
         # Two tiles of keys on their way, but one where the chunks' programs would lack the room.
-        fit = shape.head_dim < _WIDE_HEAD or (block_m <= 32 and programs <= 2 * shape.limits.num_sms)
+        fit = shape.head_dim < _WIDE_HEAD or (longest == 1 and programs <= 2 * sms)
         splits, num_stages = 1, _AHEAD[1] if fit else _AHEAD[2]
     tile = Tile(block_m, shape.key_tile, 2 if block_m <= 32 else 4, num_stages)
     if _programs_per_sm(shape, tile) < 2:  # a device with little shared memory

@@ -169,7 +169,7 @@ def test_a_short_piece_of_a_prompt_shares_out_its_history_like_a_verify() -> Non
 
 def test_beside_prompts_the_rows_decide_whether_histories_are_shared_out_whose_states_fit() -> None:
     """Else a step by operation might need a kernel that no graph has."""
-    for rows, shared in ((2, True), (8, True), (9, False), (32, False), (200, False)):
+    for rows, shared in ((2, True), (8, True), (16, True), (17, False), (32, False), (200, False)):
         for context in (1, 64, 600, 4000):
             assert (beside_prompts(LLAMA_8B, rows, context=context).num_splits > 1) == shared
 
@@ -183,17 +183,18 @@ def test_states_beside_prompts_take_little_memory() -> None:
 
 
 def test_beside_prompts_verifies_have_one_of_two_tiles() -> None:
-    """Decodes have the smaller one. Else a step by operation might need a kernel that no graph has."""
-    plans = [beside_prompts(LLAMA_8B, 9, longest) for longest in (1, 2, 4, 5, 9, 16, 30)]
-    assert [plan.tile.block_m for plan in plans] == [16, 16, 16, 64, 64, 64, 64]
+    """Else a step by operation might need a kernel that no graph has."""
+    plans = [beside_prompts(LLAMA_8B, 40, longest) for longest in (2, 4, 5, 9, 16, 30)]
+    assert [plan.tile.block_m for plan in plans] == [16, 16, 64, 64, 64, 64]
     assert {(plan.tile, plan.queries) for plan in plans} == {(plans[0].tile, 4), (plans[-1].tile, 16)}
+    assert beside_prompts(LLAMA_8B, 40).queries == 1
 
 
 def test_beside_prompts_large_programs_load_less_ahead() -> None:
     """They would lack the room that chunks take."""
     assert [beside_prompts(LLAMA_8B, rows).tile.num_stages for rows in (8, 32, 64)] == [2, 5, 3]
     assert beside_prompts(LLAMA_8B, 32, longest=5).tile.num_stages == 3
-    assert [beside_prompts(SMOLLM2, rows, 5).tile.num_stages for rows in (32, 300)] == [5, 5]
+    assert [beside_prompts(SMOLLM2, rows, 5).tile.num_stages for rows in (64, 300)] == [5, 5]
 
 
 def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
