@@ -30,9 +30,8 @@ _MANY_TILES = 96
 _BUSY = 0.85
 """The least share of their time in which programs that take tiles in turn have one."""
 
-_FEW_TILES, _MOST_AT_ONCE = 6, 264
-"""Of a small weight with SwiGLU: the tiles of 64 tokens up to which a program has 128 channels at a time, and the programs that run at
-once, two on a multiprocessor."""
+_MOST_AT_ONCE = 264
+"""Of a small weight with SwiGLU and more than 128 tokens: the programs that run at once, two on a multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +87,10 @@ def keeps_busy(rows: int, n: int, limits: DeviceLimits, *, swiglu: bool) -> bool
 def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
     """A division for 65 to 1,024 tokens and a small weight: tiles narrow enough for programs on most multiprocessors."""
     tiles_m = -(-rows // 64)
-    if swiglu and tiles_m > _FEW_TILES:
+    if swiglu and rows > 128 and n <= 2048:
         # Two programs on each multiprocessor, or where not all of them would run at once, fewer and larger ones.
+        if tiles_m * (n // 32) <= _MOST_AT_ONCE:
+            return GemmConfig(block_m=64, block_n=32, block_k=64, num_warps=4, num_stages=5)
         if tiles_m * (n // 64) <= _MOST_AT_ONCE:
             return GemmConfig(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=4)
         return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
