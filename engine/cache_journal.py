@@ -1,8 +1,10 @@
 """The cache journal: the changes of the prefix tree, for gateways that route requests to where their prefix is cached.
 
-A block is identified by a hash of its tokens and all tokens before it. The same prefix has the same hash on every
-server. One thread writes: the step thread, or in a server process whose engine is in another one, the thread that receives
-that engine's changes. Readers are on other threads, and hold the lock only for short copies.
+Gateways know a block by a hash of its tokens and all tokens before it: the same prefix has the same hash on every server. The journal knows
+blocks by their numbers, so that the step thread computes no hash. Readers do, on their own threads.
+
+One thread writes: the step thread, or in a server process whose engine is in another one, the thread that receives that engine's
+events. Readers hold the lock only for short copies.
 """
 
 from __future__ import annotations
@@ -41,6 +43,12 @@ class BlockRemoved:
 
 Change = BlockStored | BlockRemoved
 
+BlockKey = tuple[int, tuple[int, ...]]
+"""The number of the block before a block, and the block's tokens. If that number is of no known block, it is the first of a prefix."""
+
+Event = tuple[int, BlockKey] | int
+"""A block that became known, by its number, or the number of one that was evicted. An object each would cost the step thread time."""
+
 
 class JournalReader:
     """Follows the journal, first with all known blocks and then with the changes."""
@@ -49,15 +57,16 @@ class JournalReader:
         """Only `CacheJournal.follow` creates readers."""
         self._journal = journal
         self._wake = wake
-        self._unread: list[Change] | None = None  # None: the next `take` returns all known blocks
+        self._unread: list[Event] | None = None  # None: the next events are all known blocks
+        self._hashes: dict[int, int] = {}  # by the blocks' numbers, of the changes that were taken
 
-    def add(self, change: Change) -> None:
-        """Add an unread change. The journal calls this while it holds its lock."""
+    def add(self, event: Event) -> None:
+        """Add an unread event. The journal calls this while it holds its lock."""
         if self._unread is None:
             return
         if not self._unread:
             self._wake()
-        self._unread.append(change)
+        self._unread.append(event)
         if len(self._unread) > MAX_UNREAD:
             self._unread = None
 
@@ -68,15 +77,29 @@ class JournalReader:
             False and the changes since the last call. The first time, and after too many were left unread: True and all
             known blocks, parents first.
         """
+        everything, events = self.take_events()
+        if everything:
+            self._hashes.clear()
+        return everything, [self._change(event) for event in events]
+
+    def take_events(self) -> tuple[bool, Sequence[Event]]:
+        """The same as events, for `CacheJournal.copy`. A reader takes either the one or the other."""
         with self._journal.lock:
-            if self._unread is None:
-                self._unread = []
-                return True, self._journal.known()
-            changes, self._unread = self._unread, []
-            return False, changes
+            everything = self._unread is None
+            events = self._journal.known() if self._unread is None else self._unread
+            self._unread = []
+            return everything, events
+
+    def _change(self, event: Event) -> Change:
+        if isinstance(event, int):
+            return BlockRemoved(self._hashes.pop(event))
+        block, (parent, tokens) = event
+        before = self._hashes.get(parent)
+        self._hashes[block] = _hash(before or 0, tokens)
+        return BlockStored(self._hashes[block], before, tokens)
 
     def restart(self) -> None:
-        """Let the next `take` return all known blocks. The journal calls this while it holds its lock."""
+        """Let the next events be all known blocks. The journal calls this while it holds its lock."""
         self._unread = None
         self._wake()
 
@@ -90,43 +113,42 @@ class CacheJournal:
 
     Attributes:
         lock: held while the journal changes.
+        keys: the known blocks. The writing thread may look without the lock.
     """
 
     def __init__(self) -> None:
         """Create a journal without known blocks and readers."""
         self.lock = threading.Lock()
-        self._hashes: dict[int, int] = {}  # of the known blocks, by the blocks' numbers
-        self._known: dict[int, BlockStored] = {}  # by hash
+        self.keys: dict[int, BlockKey] = {}
         self._readers: set[JournalReader] = set()
 
-    def stored(self, block: int, parent: int, tokens: tuple[int, ...]) -> None:
-        """Record that the prefix tree has a block.
-
-        Args:
-            block: the block's number.
-            parent: the number of the block before it. If it is not a known block, this is the first of a prefix.
-            tokens: the block's tokens.
-        """
+    def stored(self, block: int, key: BlockKey) -> None:
+        """Record that the prefix tree has the block with this number."""
         with self.lock:
-            before = self._hashes.get(parent)
-            self._hashes[block] = _hash(before or 0, tokens)
-            self._publish(BlockStored(self._hashes[block], before, tokens))
+            self.keys[block] = key
+            for reader in self._readers:
+                reader.add((block, key))
 
-    def removed(self, block: int) -> None:
-        """Record that the prefix tree has evicted the block with this number."""
+    def removed(self, block: int) -> BlockKey:
+        """Record that the prefix tree has evicted the block with this number; its key."""
         with self.lock:
-            self._publish(BlockRemoved(self._hashes.pop(block)))
+            for reader in self._readers:
+                reader.add(block)
+            return self.keys.pop(block)
 
-    def copy(self, everything: bool, changes: Sequence[Change]) -> None:
-        """Record what `JournalReader.take` of another journal has returned: this one has the same known blocks then."""
-        with self.lock:
-            if everything:
-                self._known.clear()
-            for change in changes:
-                self._publish(change)
-            if everything:
+    def copy(self, everything: bool, events: Sequence[Event]) -> None:
+        """Record what `JournalReader.take_events` of another journal has returned: this one has the same known blocks then."""
+        if everything:
+            with self.lock:
+                self.keys = dict(event for event in events if not isinstance(event, int))
                 for reader in self._readers:
                     reader.restart()
+            return
+        for event in events:
+            if isinstance(event, int):
+                self.removed(event)
+            else:
+                self.stored(*event)
 
     def follow(self, wake: Callable[[], object]) -> JournalReader:
         """Create a reader. ``wake`` is called on the step thread when there are unread changes again."""
@@ -140,21 +162,12 @@ class CacheJournal:
         with self.lock:
             self._readers.discard(reader)
 
-    def known(self) -> list[BlockStored]:
+    def known(self) -> list[Event]:
         """Return all known blocks. The caller holds the lock.
 
         Parents come first: a block becomes known after its parent, and is evicted before it.
         """
-        return list(self._known.values())
-
-    def _publish(self, change: Change) -> None:
-        match change:
-            case BlockStored():
-                self._known[change.block_hash] = change
-            case BlockRemoved():
-                del self._known[change.block_hash]
-        for reader in self._readers:
-            reader.add(change)
+        return list(self.keys.items())
 
 
 def _hash(parent: int, tokens: tuple[int, ...]) -> int:

@@ -278,7 +278,7 @@ class EngineProcess:
                 case Updates():
                     self._deliver(message)
                 case CacheChanges():
-                    self.journal.copy(message.everything, message.changes)
+                    self.journal.copy(message.everything, message.events)
                 case Reply():
                     self._resolve(message)
                 case Stopped():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from draftline.engine.cache_journal import Change
+from draftline.engine.cache_journal import Event
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Delta, Failed, Finished, PositionLogprobs, Update
@@ -129,10 +129,10 @@ class Updates:
 
 @dataclass(frozen=True, slots=True)
 class CacheChanges:
-    """From the engine: what `JournalReader.take` has returned, which is never nothing."""
+    """From the engine: what `JournalReader.take_events` has returned, which is never nothing."""
 
     everything: bool
-    changes: Sequence[Change]
+    events: Sequence[Event]
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,9 +106,9 @@ class _Outbox:
             if stats_due:
                 sent, sent_at = stats, now
             if self._cache is not None:
-                everything, changes = self._cache.take()
-                if everything or changes:
-                    self._send(CacheChanges(everything, changes))
+                everything, events = self._cache.take_events()
+                if everything or events:
+                    self._send(CacheChanges(everything, events))
             for message in others:
                 self._send(message)
                 if isinstance(message, Stopped):

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from draftline.engine.cache_journal import CacheJournal
+from draftline.engine.cache_journal import BlockKey, CacheJournal
 
 ROOT = -1
 """The parent of every sequence's first block."""
@@ -95,8 +95,8 @@ class PrefixTree(PrefixIndex):
         self._block_size = block_size
         self._max_protected = max_protected
         self._journal = journal or CacheJournal()
-        self._blocks: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._keys: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._keys = self._journal.keys  # of the known blocks
+        self._blocks: dict[BlockKey, int] = {}
         self._reused: set[int] = set()
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._protected: OrderedDict[int, None] = OrderedDict()  # idle as well, and evicted after all of the others
@@ -128,8 +128,7 @@ class PrefixTree(PrefixIndex):
         key = (parent, tokens)
         known = self._blocks.setdefault(key, block)
         if known == block:
-            self._keys[block] = key
-            self._journal.stored(block, parent, tokens)
+            self._journal.stored(block, key)
         return known
 
     @override
@@ -156,8 +155,7 @@ class PrefixTree(PrefixIndex):
     def evict(self) -> int:
         block, _ = (self._idle or self._protected).popitem(last=False)
         self._reused.discard(block)
-        del self._blocks[self._keys.pop(block)]
-        self._journal.removed(block)
+        del self._blocks[self._journal.removed(block)]
         return block
 
     @override

@@ -225,29 +225,47 @@ def test_block_hashes_follow_from_tokens_and_slow_readers_start_again(monkeypatc
     monkeypatch.setattr(cache_journal, "MAX_UNREAD", 3)
     journals = [CacheJournal(), CacheJournal()]
     for journal, blocks in zip(journals, ((3, 8), (8, 3)), strict=True):
-        journal.stored(blocks[0], ROOT, (1, 2))
-        journal.stored(blocks[1], blocks[0], (1, 2))
-    known = [journal.known() for journal in journals]
-    assert known[0] == known[1]
-    assert len({stored.block_hash for stored in known[0]}) == 2
+        journal.stored(blocks[0], (ROOT, (1, 2)))
+        journal.stored(blocks[1], (blocks[0], (1, 2)))
     woken: list[None] = []
-    reader = journals[0].follow(lambda: woken.append(None))
-    assert reader.take() == (True, known[0])
+    reader, other = [journal.follow(lambda: woken.append(None)) for journal in journals]
+    everything, known = reader.take()
+    assert everything
+    assert other.take() == (True, known)
+    assert len({stored.block_hash for stored in known}) == 2
     journals[0].removed(8)
-    assert (woken, reader.take()) == ([None], (False, [BlockRemoved(known[0][1].block_hash)]))
+    assert (woken, reader.take()) == ([None], (False, [BlockRemoved(known[1].block_hash)]))
     for block in range(20, 24):
-        journals[0].stored(block, ROOT, (block,))
+        journals[0].stored(block, (ROOT, (block,)))
     everything, now = reader.take()
     assert everything
     assert [stored.tokens for stored in now if isinstance(stored, BlockStored)] == [(1, 2), (20,), (21,), (22,), (23,)]
-    journals[1].copy(everything, now)
-    assert journals[1].known() == now
-    follower = journals[1].follow(lambda: woken.append(None))
-    follower.take()
-    journals[1].copy(False, [BlockRemoved(now[-1].block_hash)])
-    assert follower.take() == (False, [BlockRemoved(now[-1].block_hash)])
-    journals[1].copy(True, now[:2])
-    assert follower.take() == (True, now[:2])
+
+
+def test_a_copied_journal_has_the_same_blocks_as_the_other_one() -> None:
+    source, copy = CacheJournal(), CacheJournal()
+    events, reader = source.follow(lambda: None), copy.follow(lambda: None)
+    for block, parent in ((3, ROOT), (8, 3), (5, 8)):
+        source.stored(block, (parent, (block, 1)))
+    copy.copy(*events.take_events())
+    everything, first = reader.take()
+    assert (everything, len(first)) == (True, 3)
+    source.removed(5)
+    source.stored(5, (3, (7, 7)))
+    copy.copy(*events.take_events())
+    assert copy.keys == source.keys
+    everything, changes = reader.take()
+    assert (everything, changes[0]) == (False, BlockRemoved(first[2].block_hash))
+    assert isinstance(changes[1], BlockStored)
+    assert changes[1].parent_hash == first[0].block_hash
+    copy.copy(True, source.known()[:1])
+    assert reader.take() == (True, list(first[:1]))
+
+
+def test_a_closed_reader_takes_nothing_more() -> None:
+    journal = CacheJournal()
+    reader = journal.follow(lambda: None)
+    reader.take()
     reader.close()
-    journals[0].stored(30, ROOT, (30,))
+    journal.stored(30, (ROOT, (30,)))
     assert reader.take() == (False, [])
