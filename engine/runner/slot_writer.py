@@ -59,8 +59,8 @@ def sampling_features(sampling: SamplingParams) -> SamplingFeatures:
     return features
 
 
-_FEW = 1024
-"""Words that a graph writes at once: a step's blocks, and new sequences of some hundred tokens. Operations would take the host
+_FEW = 4096
+"""Words that a graph writes at once: a step's blocks, and new sequences of some thousand tokens. Operations would take the host
 several times as long, in most steps of large batches."""
 
 _LONG = 64
