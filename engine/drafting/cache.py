@@ -121,6 +121,8 @@ class CachedDrafting(WrappedPolicy):
     def draft_len(self, sequence: Sequence) -> int:
         needs, known = self._needs, sequence.known
         wanted = min(self._policy.draft_len(sequence), needs.max_positions - known)
+        if sequence in self._current:
+            return max(wanted, 0)
         if wanted <= 0 or len(sequence.tokens) < needs.round_begins_with or needs.readable(sequence) < known:
             return 0
         # Not in this step if the draft cache lacks more tokens than the step may catch up with: as many as fit, and go on.
@@ -207,6 +209,9 @@ class CachedDrafting(WrappedPolicy):
         """The draft cache has the first ``tokens`` tokens of a sequence, or will have once what is planned has run."""
         coverage = self._coverage(sequence)
         size = self._block_size
-        for block in sequence.blocks[coverage.tokens // size : tokens // size]:
-            self._filled[block] = self._generation(block)
-        coverage.tokens = max(coverage.tokens, tokens)
+        begin, end = coverage.tokens // size, tokens // size
+        if begin < end:  # most steps fill no block
+            for block in sequence.blocks[begin:end]:
+                self._filled[block] = self._generation(block)
+        if tokens > coverage.tokens:
+            coverage.tokens = tokens

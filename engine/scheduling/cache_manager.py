@@ -134,8 +134,7 @@ class CacheManager:
         Where the tree has a block with the same tokens already, the sequence continues with it and frees its own.
         """
         size, blocks = self.block_size, sequence.blocks
-        full = computed // size
-        for index in range(sequence.registered, full):
+        for index in range(sequence.registered, self.pool.shareable(computed)):
             # A block's key is its parent and its tokens. The parent is registered already, by this loop or before.
             parent = blocks[index - 1] if index else ROOT
             own = blocks[index]
@@ -145,7 +144,7 @@ class CacheManager:
             # Another sequence computed the same prefix: both have its block from now on.
             if blocks[index] != own:
                 self._mark_changed(sequence, index)
-        sequence.registered = full
+        sequence.registered = computed // size
 
     def take_new_blocks(self, rows: Iterable[Row]) -> tuple[tuple[int, int, int], ...]:
         """Return (slot, index, block) for each block table entry of the rows that is new to the device.
