@@ -26,84 +26,23 @@ from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
-from draftline.kernels.triton.attention.decode_parts import angles, cache_offset, load_with_partner, rotate
+from draftline.kernels.triton.attention.decode_parts import (
+    alone,
+    angles,
+    attend_tile,
+    load_tile,
+    load_with_partner,
+    rotate,
+)
 from draftline.kernels.triton.attention.decode_plan import MAX_QUERIES, DecodePlan
-from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs, multiplies_float16
+from draftline.kernels.triton.attention.fp8_cache import as_float16, multiplies_float16
 from draftline.kernels.triton.attention.join import TileStates, join_tiles, store_tile
-from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, rounded
-from draftline.kernels.triton.attention.online_softmax import join, no_keys, scores, store_result, tile_state
+from draftline.kernels.triton.attention.kv_cache import head_scale, rounded
+from draftline.kernels.triton.attention.online_softmax import join, no_keys, store_result
 from draftline.kernels.triton.overlap import ALONE, SECOND, begin, end, launch_options, prefetch, start_next
 from draftline.kernels.triton.rows import empty_rows
 
 _LOG2_E = math.log2(math.e)
-
-
-@triton.jit
-def _alone(row: tl.tensor) -> tl.tensor:
-    """[1, D], the same values: gathered, so that a tile that they are put into need not be laid out as they are."""
-    D: tl.constexpr = row.shape[1]
-    return tl.gather(tl.reshape(row, (D,)), tl.arange(0, D), axis=0)[None, :]
-
-
-@triton.jit
-def _load_tile(
-    place: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    key_scales: tl.tensor,
-    value_scales: tl.tensor,
-    table: tl.tensor,
-    kv_head: tl.tensor,
-    dim: tl.tensor,
-    begin: tl.tensor,
-    end: tl.tensor,
-    NUM_KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    PAIRS: tl.constexpr,
-    DTYPE: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The cached keys and values [N, D] at the positions ``place`` [N], and which of these are within ``[begin, end)``."""
-    offset, seen = cache_offset(place, table, kv_head, begin, end, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
-    mask = seen[:, None]
-    if HEAD_DIM != BLOCK_D:
-        mask = mask & (dim < HEAD_DIM)
-    key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
-    if PAIRS:
-        value = load_pairs(values, offset, seen, HEAD_DIM, BLOCK_D)
-    else:
-        value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
-    return key, value, seen
-
-
-@triton.jit
-def _attend(
-    query: tl.tensor,
-    power: tl.tensor,
-    key: tl.tensor,
-    value: tl.tensor,
-    place: tl.tensor,
-    seen: tl.tensor,
-    position: tl.tensor,
-    window: tl.tensor,
-    scale: tl.tensor,
-    QUERIES: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    PAIRS: tl.constexpr,
-    SOFT_CAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The state of one tile of keys [N, D] at the positions ``place`` [N], those ``seen`` [N], for queries at ``position`` [M, 1]."""
-    shown = seen[None, :]
-    if QUERIES > 1:
-        shown = shown & (place[None, :] <= position)
-        if WINDOWED:
-            shown = shown & (place[None, :] > position - window)
-    score = scores(query, key, power, scale, SOFT_CAP, PRECISION)
-    score = tl.where(shown, score, float("-inf"))
-    acc, row_max, row_sum = tile_state(score, value, 1.0 if SOFT_CAP > 0.0 else scale, PAIRS, PRECISION)
-    return acc, row_max, row_sum
 
 
 @triton.jit(do_not_specialize=["num_splits", "tile_stride", "longest", "window", "table_stride"])
@@ -205,7 +144,7 @@ def _decode_attention_kernel(
     next_tile = first_tile
     if EARLY:
         first_place = first_tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        first_key, first_value, written = _load_tile(
+        first_key, first_value, written = load_tile(
             first_place, keys, values, key_scales, value_scales, table, kv_head, dim, first_seen, history,
             NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, PAIRS, DTYPE,
         )  # fmt: skip
@@ -291,9 +230,9 @@ def _decode_attention_kernel(
     stored = stored * NUM_HEADS + kv_head * GROUP + lane % GROUP
     if EARLY:
         is_new_place = (first_place == history)[:, None]
-        first_key = tl.where(is_new_place, _alone(rounded(rotated_key, key_scale, keys)), first_key)
-        first_value = tl.where(is_new_place, _alone(rounded(wide_value, value_scale, values)), first_value)
-        acc, row_max, row_sum = _attend(
+        first_key = tl.where(is_new_place, alone(rounded(rotated_key, key_scale, keys)), first_key)
+        first_value = tl.where(is_new_place, alone(rounded(wide_value, value_scale, values)), first_value)
+        acc, row_max, row_sum = attend_tile(
             query, power, first_key, first_value, first_place, written | (first_place == history), position, window, scale,
             QUERIES, WINDOWED, PAIRS, SOFT_CAP, PRECISION,
         )  # fmt: skip
@@ -305,11 +244,11 @@ def _decode_attention_kernel(
     total, total_max, total_sum = no_keys(BLOCK_M, BLOCK_D, PAIRS)
     for tile in range(next_tile, end_tile):
         place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        key, value, seen = _load_tile(
+        key, value, seen = load_tile(
             place, keys, values, key_scales, value_scales, table, kv_head, dim, first_seen, context_len,
             NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, PAIRS, DTYPE,
         )  # fmt: skip
-        acc, row_max, row_sum = _attend(
+        acc, row_max, row_sum = attend_tile(
             query, power, key, value, place, seen, position, window, scale,
             QUERIES, WINDOWED, PAIRS, SOFT_CAP, PRECISION,
         )  # fmt: skip

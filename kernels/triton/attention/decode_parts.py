@@ -1,10 +1,13 @@
-"""Device functions: find a tile of the cache (`decode.py`), and rotate heads (`query_tiles.py` too)."""
+"""Device functions of `decode.py`: load a tile of the cache, and attend to it; rotate heads (`query_tiles.py` too)."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+from draftline.kernels.triton.attention.fp8_cache import load_pairs
+from draftline.kernels.triton.attention.kv_cache import load_heads
+from draftline.kernels.triton.attention.online_softmax import scores, tile_state
 from draftline.kernels.triton.sums import square, tree_sum
 
 
@@ -24,6 +27,74 @@ def cache_offset(
     block = tl.load(table + position // BLOCK_SIZE, mask=seen, other=0)
     slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
     return (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM, seen
+
+
+@triton.jit
+def alone(row: tl.tensor) -> tl.tensor:
+    """[1, D], the same values: gathered, so that a tile that they are put into need not be laid out as they are."""
+    D: tl.constexpr = row.shape[1]
+    return tl.gather(tl.reshape(row, (D,)), tl.arange(0, D), axis=0)[None, :]
+
+
+@triton.jit
+def load_tile(
+    place: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
+    table: tl.tensor,
+    kv_head: tl.tensor,
+    dim: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    PAIRS: tl.constexpr,
+    DTYPE: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The cached keys and values [N, D] at the positions ``place`` [N], and which of these are within ``[begin, end)``."""
+    offset, seen = cache_offset(place, table, kv_head, begin, end, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+    mask = seen[:, None]
+    if HEAD_DIM != BLOCK_D:
+        mask = mask & (dim < HEAD_DIM)
+    key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
+    if PAIRS:
+        value = load_pairs(values, offset, seen, HEAD_DIM, BLOCK_D)
+    else:
+        value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
+    return key, value, seen
+
+
+@triton.jit
+def attend_tile(
+    query: tl.tensor,
+    power: tl.tensor,
+    key: tl.tensor,
+    value: tl.tensor,
+    place: tl.tensor,
+    seen: tl.tensor,
+    position: tl.tensor,
+    window: tl.tensor,
+    scale: tl.tensor,
+    QUERIES: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    PAIRS: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The state of one tile of keys [N, D] at the positions ``place`` [N], those ``seen`` [N], for queries at ``position`` [M, 1]."""
+    shown = seen[None, :]
+    if QUERIES > 1:
+        shown = shown & (place[None, :] <= position)
+        if WINDOWED:
+            shown = shown & (place[None, :] > position - window)
+    score = scores(query, key, power, scale, SOFT_CAP, PRECISION)
+    score = tl.where(shown, score, float("-inf"))
+    acc, row_max, row_sum = tile_state(score, value, 1.0 if SOFT_CAP > 0.0 else scale, PAIRS, PRECISION)
+    return acc, row_max, row_sum
 
 
 @triton.jit
