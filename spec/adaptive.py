@@ -192,9 +192,9 @@ class DraftBudgets:
         """The drafts of rows that came after the last choice."""
         if self._standing is None or not rows:
             return [0] * len(rows)
-        budgets, _ = self._standing.budgets(self._arrays(rows))
-        joined: list[int] = budgets[0].tolist()
-        return joined
+        self._expect()
+        prior = self._prior()
+        return [self._standing.budget(row, self._expected, prior) for row in rows]
 
     def _probe(self, rows: Sequence[DraftingRow], steps: int) -> list[int]:
         """The shortest drafts for a few rows, rarely enough that probes cost at most their share; else none."""
@@ -255,9 +255,12 @@ class DraftBudgets:
         return mean + math.sqrt(mean * (1 - mean) / (at.weight + _PRIOR_WEIGHT)) * _OPTIMISM
 
     def _arrays(self, rows: Sequence[DraftingRow]) -> DraftingRows:
-        prior = min(_ROW_PRIORS, key=self._surprise.__getitem__) * self._overall.rate
         self._expect()
-        return DraftingRows.of(rows, self._expected, prior)
+        return DraftingRows.of(rows, self._expected, self._prior())
+
+    def _prior(self) -> float:
+        """The accepted drafts that a row begins with: of the prior that has predicted better."""
+        return min(_ROW_PRIORS, key=self._surprise.__getitem__) * self._overall.rate
 
     def _best(self, rows: DraftingRows) -> tuple[Offers, Floats, Ints]:
         """For each of the L draft lengths the best offer, its tokens/s ([L]; 0 if no row drafts), and its budgets ([L, R])."""

@@ -153,6 +153,25 @@ class Offers:
         budgets = np.where(worth > tokens * np.maximum(late, steady), wanted, 0)
         return budgets, np.where(worth > tokens * steady, gained, 0.0)
 
+    def budget(self, row: DraftingRow, rates: Sequence[float], prior: float) -> int:
+        """What `budgets` of a single offer has for one row. Arrays of so few rows would take the host several times as long.
+
+        ``rates`` and ``prior`` are those of `DraftingRows.of`.
+        """
+        price, another = float(self.prices[0]), float(self.prices[0] * self.another[0])
+        relative, survival, gained, wanted = row.acceptance.relative(prior), 1.0, 0.0, 0
+        for rate in rates[: self.longest[0]]:
+            survival *= min(_SURELY, relative * rate)
+            if survival < another:
+                break
+            gained += survival
+            wanted += 1
+        late = 0.0
+        if row.lacking:
+            late = (self.catch_up.base / self.together + self.catch_up.a_token * row.lacking) / max(1.0, row.remaining)
+        catching_up = max(late, self.catch_up.a_token * row.prompt / row.output)
+        return wanted if gained - another * wanted > price * (1 + gained) * catching_up else 0
+
     def one(self, index: int) -> Offers:
         """A single one of them."""
         part = slice(index, index + 1)

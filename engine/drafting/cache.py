@@ -213,5 +213,4 @@ class CachedDrafting(WrappedPolicy):
         if begin < end:  # most steps fill no block
             for block in sequence.blocks[begin:end]:
                 self._filled[block] = self._generation(block)
-        if tokens > coverage.tokens:
-            coverage.tokens = tokens
+        coverage.tokens = max(coverage.tokens, tokens)

@@ -123,9 +123,10 @@ def test_histories_that_programs_share(num_splits: int, prompt: Prompt) -> None:
         prompt.check(in_one_launch(num_splits), spans)
 
 
-def test_a_chunk_in_short_tiles(prompt: Prompt) -> None:
-    """They read the chunk's own keys from the cache, where long tiles read them from the activations."""
-    prompt.check(by_short_tiles(1), [(7, 34)])
+@pytest.mark.parametrize("num_splits", [1, 2])
+def test_a_chunk_in_short_tiles(num_splits: int, prompt: Prompt) -> None:
+    """They read the chunk's own keys from the cache, where a chunk's tiles read them from the activations."""
+    prompt.check(by_short_tiles(num_splits), [(7, 34)])
 
 
 def test_other_tiles_of_keys_have_other_bits(monkeypatch: pytest.MonkeyPatch, rng: torch.Generator) -> None:
