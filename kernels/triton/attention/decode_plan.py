@@ -155,16 +155,14 @@ def plan_short(shape: AttentionShape, query_lens: tuple[int, ...], context_lens:
     longest = max((length for length in query_lens if length <= SHORT_QUERY), default=0)
     if not longest:
         return None
-    if max(query_lens) > SHORT_QUERY:
-        return _beside_prompts(shape, len(query_lens), longest, max(context_lens))
-    whole = plan_decode(shape, query_lens, context_lens)
-    return (
-        _in_tiles(shape, len(query_lens), longest, max(context_lens)) if whole is None else replace(whole, early=False)
-    )
+    rows, context = len(query_lens), max(context_lens)
+    if max(query_lens) <= SHORT_QUERY and plan_decode(shape, query_lens, context_lens) is None:
+        return _in_tiles(shape, rows, longest, context)
+    return _with_prompts(shape, rows, longest, context)
 
 
-def _beside_prompts(shape: AttentionShape, rows: int, longest: int, context: int) -> DecodePlan:
-    """Of a batch with prompts. Any of its rows may have few query tokens, and any history.
+def _with_prompts(shape: AttentionShape, rows: int, longest: int, context: int) -> DecodePlan:
+    """Of a batch with prompts, or of its tokens that decide. Any of its rows may have few query tokens, and any history.
 
     There are few kinds of launches, so that a step by operation finds its kernels among those of the graphs of such batches
     (`engine/runner/shapes.py`): verifies have one of two tiles, and histories are shared if rows are few and their states fit.

@@ -144,11 +144,10 @@ def test_tiles_hold_every_short_query() -> None:
                 assert plan.queries == 1 or plan.queries <= plan.tile.block_m // shape.group
 
 
-def test_without_prompts_short_queries_are_planned_as_decodes_whose_launch_writes_keys() -> None:
-    for rows, longest in ((1, 1), (64, 1), (8, 5)):
-        assert short(SMOLLM2, (longest,) * rows) == dataclasses.replace(
-            planned(SMOLLM2, rows, longest, context=600), early=False
-        )
+def test_the_tokens_of_a_batch_with_prompts_that_decide_have_the_kernels_of_its_decodes() -> None:
+    """Else a step by operation might need a kernel that no graph has: each of its rows decides one, or a verify's."""
+    for rows, longest in ((2, 1), (30, 1), (64, 1), (8, 5)):
+        assert short(SMOLLM2, (longest,) * rows) == beside_prompts(SMOLLM2, rows, longest)
 
 
 def test_there_is_room_for_every_tile_of_a_shared_history() -> None:
