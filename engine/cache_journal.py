@@ -132,15 +132,17 @@ class CacheJournal:
     def removed(self, block: int) -> BlockKey:
         """Record that the prefix tree has evicted the block with this number; its key."""
         with self.lock:
+            key = self.keys.pop(block)
             for reader in self._readers:
                 reader.add(block)
-            return self.keys.pop(block)
+            return key
 
     def copy(self, everything: bool, events: Sequence[Event]) -> None:
         """Record what `JournalReader.take_events` of another journal has returned: this one has the same known blocks then."""
         if everything:
             with self.lock:
-                self.keys = dict(event for event in events if not isinstance(event, int))
+                self.keys.clear()
+                self.keys.update(event for event in events if not isinstance(event, int))
                 for reader in self._readers:
                     reader.restart()
             return

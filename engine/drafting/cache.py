@@ -121,7 +121,7 @@ class CachedDrafting(WrappedPolicy):
     def draft_len(self, sequence: Sequence) -> int:
         needs, known = self._needs, sequence.known
         wanted = min(self._policy.draft_len(sequence), needs.max_positions - known)
-        if sequence in self._current:
+        if sequence in self._current:  # it lacks nothing, and the drafter can read all of it
             return max(wanted, 0)
         if wanted <= 0 or len(sequence.tokens) < needs.round_begins_with or needs.readable(sequence) < known:
             return 0

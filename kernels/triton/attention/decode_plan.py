@@ -58,7 +58,6 @@ _FEW_TURNS = 2
 _START = 1.5
 """The time until a program reads at full speed, in that of the programs that a multiprocessor then runs at once."""
 
-
 _MAX_STORED_BESIDE_PROMPTS = 2**26
 """Bytes of tiles' states in a step with prompts, whose activations take memory at the same time."""
 
@@ -66,7 +65,7 @@ _SHARED_BESIDE_PROMPTS = 8
 """Programs that share a history in a step with prompts, at most."""
 
 _ROWS_BESIDE_PROMPTS = 8
-"""The fewest rows of a graph with prompts. A step of fewer rows has the same kernels."""
+"""The fewest rows of a graph with prompts (`engine/runner/shapes.py`). A step of fewer rows has the same kernels."""
 
 
 @dataclass(frozen=True, slots=True)

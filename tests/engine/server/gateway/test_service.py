@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import threading
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -16,7 +17,7 @@ from fake_engine import FakeEngine
 from grpc_client import status_of, violations
 
 from draftline.engine import cache_journal
-from draftline.engine.cache_journal import BlockRemoved, BlockStored, CacheJournal
+from draftline.engine.cache_journal import BlockRemoved, BlockStored, CacheJournal, Change, JournalReader
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.scheduling.prefix_tree import ROOT, PrefixTree
 from draftline.engine.server.config import ServerConfig
@@ -218,6 +219,24 @@ async def test_cache_events_begin_with_a_snapshot(gateway: Any, engine: FakeEngi
     assert batch.sequence_number == 41
     assert list(removed.removed.block_hashes) == [second.stored.blocks[0].block_hash]
     assert not batch.load.load_only
+    call.cancel()
+
+
+async def test_the_cache_s_blocks_are_not_hashed_on_the_event_loop(
+    gateway: Any, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    take = JournalReader.take
+
+    def taken(reader: JournalReader) -> tuple[bool, Sequence[Change]]:
+        threads.append(threading.current_thread())
+        return take(reader)
+
+    monkeypatch.setattr(JournalReader, "take", taken)
+    call = gateway.SubscribeKvEvents(common.SubscribeKvEventsRequest())
+    await call.read()
+    assert threads
+    assert threading.current_thread() not in threads
     call.cancel()
 
 
