@@ -147,64 +147,6 @@ def _seen(
 
 
 @triton.jit
-def cached_tile(
-    tile: tl.tensor,
-    query: tl.tensor,
-    power: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    key_scales: tl.tensor,
-    value_scales: tl.tensor,
-    table: tl.tensor,
-    kv_head: tl.tensor,
-    query_position: tl.tensor,
-    end: tl.tensor,
-    window: tl.tensor,
-    scale: tl.tensor,
-    NUM_KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    MASKED: tl.constexpr,
-    PAIRS: tl.constexpr,
-    SOFT_CAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The state of a tile's keys before ``end``, read through the block table."""
-    dim = tl.arange(0, BLOCK_D)[None, :]
-    position = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    if MASKED:
-        block = tl.load(table + position // BLOCK_SIZE, mask=position < end, other=0)
-    else:
-        block = tl.load(table + position // BLOCK_SIZE)
-    slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
-    source = (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM
-    # Entries past the end may hold anything, and NaN times a zero weight is NaN: read zeros there.
-    seen = None
-    load_mask = None
-    if MASKED:
-        seen = position < end
-        load_mask = seen[:, None]
-        if HEAD_DIM != BLOCK_D:
-            load_mask = load_mask & (dim < HEAD_DIM)
-    elif HEAD_DIM != BLOCK_D:
-        load_mask = dim < HEAD_DIM
-    key = load_heads(keys, key_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
-    score = scores(query, key, power, scale, SOFT_CAP, PRECISION)
-    if MASKED:
-        score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
-    if PAIRS:
-        value = load_pairs(values, source, seen, HEAD_DIM, BLOCK_D)
-    else:
-        value = load_heads(values, value_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
-    factor = 1.0 if SOFT_CAP > 0.0 else scale
-    acc, row_max, row_sum = tile_state(score, value, factor, PAIRS, PRECISION)
-    return acc, row_max, row_sum
-
-
-@triton.jit
 def attend_cache(
     query: tl.tensor,
     power: tl.tensor,
@@ -235,11 +177,35 @@ def attend_cache(
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Attend to the keys before ``end`` in tiles ``[first_tile, last_tile)``, through the block table."""
+    dim = tl.arange(0, BLOCK_D)[None, :]
+    factor = 1.0 if SOFT_CAP > 0.0 else scale
     for tile in range(first_tile, last_tile):
-        acc, row_max, row_sum = cached_tile(
-            tile, query, power, keys, values, key_scales, value_scales, table, kv_head, query_position, end, window, scale,
-            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, MASKED, PAIRS, SOFT_CAP, PRECISION,
-        )  # fmt: skip
+        position = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        if MASKED:
+            block = tl.load(table + position // BLOCK_SIZE, mask=position < end, other=0)
+        else:
+            block = tl.load(table + position // BLOCK_SIZE)
+        slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
+        source = (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM
+        # Entries past the end may hold anything, and NaN times a zero weight is NaN: read zeros there.
+        seen = None
+        load_mask = None
+        if MASKED:
+            seen = position < end
+            load_mask = seen[:, None]
+            if HEAD_DIM != BLOCK_D:
+                load_mask = load_mask & (dim < HEAD_DIM)
+        elif HEAD_DIM != BLOCK_D:
+            load_mask = dim < HEAD_DIM
+        key = load_heads(keys, key_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
+        score = scores(query, key, power, scale, SOFT_CAP, PRECISION)
+        if MASKED:
+            score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
+        if PAIRS:
+            value = load_pairs(values, source, seen, HEAD_DIM, BLOCK_D)
+        else:
+            value = load_heads(values, value_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
+        acc, row_max, row_sum = tile_state(score, value, factor, PAIRS, PRECISION)
         total, total_max, total_sum = join(total, total_max, total_sum, acc, row_max, row_sum, PAIRS)
     return total, total_max, total_sum
 
