@@ -17,7 +17,7 @@ _MAX_ROWS = 512
 
 _DRAFT_LENS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 
-_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192)
 """Tokens of steps with prompts. A step with fewer tokens than its graph computes padding, which is thrown away."""
 
 _PROMPT_ROWS = (8, 32, 128, _MAX_ROWS)

@@ -44,4 +44,4 @@ def test_padding_beside_many_tokens_is_an_eighth_of_them_at_most() -> None:
     shapes = StepShapes(256, 0, prompt_tokens=8192)
     assert shapes.of_chunks([1000]) == StepShape.with_prompts(128, 0, 1024)
     assert shapes.of_chunks([500]) == StepShape.with_prompts(32, 0, 512)
-    assert shapes.of_chunks([5000]) == StepShape.with_prompts(256, 0, 6144)
+    assert shapes.of_chunks([5000]) == StepShape.with_prompts(256, 0, 5120)
