@@ -3,7 +3,7 @@
 | rows | kernel |
 |---|---|
 | 1 to 16, and to 32 with a small weight | `gemm_m16.py`, which has the norm of up to 8 of a small model in its launch |
-| more, up to 64, and to 256 or 1,024 with a small weight | `gemm.py`, whose launches overlap |
+| more, up to 64, and to 256 or 1,024 with a small weight, 2,048 with a small one and SwiGLU | `gemm.py`, whose launches overlap |
 | more, up to 1,024 | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
 | more | `gemm.py`, whose programs take tiles in turn, with SwiGLU or a small weight, where all have one nearly to the end; else as from 65 on |
 
@@ -114,7 +114,7 @@ class DenseKernels:
         """Whether our own kernel is the only one, or the faster one: by launches that overlap, or by tiles in turn."""
         if part_channels(weight):  # the vendor has no such sums
             return True
-        if tokens <= OWN_ROWS or (self.limits.overlaps and tokens <= max_own_rows(weight.numel())):
+        if tokens <= OWN_ROWS or (self.limits.overlaps and tokens <= max_own_rows(weight.numel(), swiglu=swiglu)):
             return True
         if self.limits.capability != _TUNED or not (swiglu or weight.numel() <= _MOST_IN_TURN):
             return False

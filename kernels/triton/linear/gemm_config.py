@@ -17,21 +17,24 @@ from draftline.kernels.triton.overlap import FEW_ROWS
 OWN_ROWS = FEW_ROWS
 """Up to so many tokens every product runs here, since launches overlap."""
 
-_SMALL_WEIGHTS = ((2 << 20, 1024), (8 << 20, 256))
+_SMALL_WEIGHTS = ((2 << 20, 1024, 2048), (8 << 20, 256, 256))
 """Weights of up to so many elements, and the tokens up to which their products are faster here, whose launches overlap, than
-the vendor's."""
+the vendor's: without SwiGLU, and with it, which takes the vendor a launch more."""
 
 MANY_ROWS = 1024
 """With more tokens than these, programs take tiles in turn, if there are many."""
 
+_NARROW_ROWS = 1820
+"""Up to so many tokens, products with the narrowest weights have small tiles: as long as launches of 576 channels overlap."""
+
 _MANY_TILES = 96
-"""Tiles of 128 rows and 256 columns: with fewer, a product has smaller ones."""
+"""Tiles of 128 rows and 256 columns, or 256 and 128: with fewer, a product has smaller ones."""
 
 _BUSY = 0.85
 """The least share of their time in which programs that take tiles in turn have one."""
 
 _MOST_AT_ONCE = 264
-"""Of a small weight with SwiGLU and more than 128 tokens: the programs that run at once, two on a multiprocessor."""
+"""Programs of a small weight's product that run at once, two on a multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,9 @@ class GemmConfig:
         return limits.loop_bytes((self.block_m + columns) * self.block_k * itemsize, self.num_stages) + stored
 
 
-def max_own_rows(weight_elements: int) -> int:
+def max_own_rows(weight_elements: int, *, swiglu: bool = False) -> int:
     """The tokens up to which a product with so large a weight runs here, whatever the vendor has."""
-    return next((rows for elements, rows in _SMALL_WEIGHTS if weight_elements <= elements), OWN_ROWS)
+    return next((rows[swiglu] for elements, *rows in _SMALL_WEIGHTS if weight_elements <= elements), OWN_ROWS)
 
 
 def keeps_busy(rows: int, n: int, limits: DeviceLimits, *, swiglu: bool) -> bool:
@@ -85,7 +88,7 @@ def keeps_busy(rows: int, n: int, limits: DeviceLimits, *, swiglu: bool) -> bool
 
 
 def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
-    """A division for 65 to 1,024 tokens and a small weight: tiles narrow enough for programs on most multiprocessors."""
+    """A division for 65 to 2,048 tokens and a small weight: tiles narrow enough for programs on most multiprocessors."""
     tiles_m = -(-rows // 64)
     if swiglu and rows > 128 and n <= 2048:
         # Two programs on each multiprocessor, or where not all of them would run at once, fewer and larger ones.
@@ -93,7 +96,11 @@ def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
             return GemmConfig(block_m=64, block_n=32, block_k=64, num_warps=4, num_stages=5)
         if tiles_m * (n // 64) <= _MOST_AT_ONCE:
             return GemmConfig(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=4)
-        return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
+        larger = GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=3)
+        # Three programs of a shorter pipeline, where they all run at once, or where two of the larger ones do not.
+        if rows <= 1024 or larger.tiles(rows, n) > _MOST_AT_ONCE:
+            return GemmConfig(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=3)
+        return larger
     if 128 < rows <= 256 and n > 2048:
         if swiglu:
             return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=8, num_stages=4)
@@ -174,13 +181,16 @@ def parts_config(rows: int, n: int, part: int) -> GemmConfig:
         return GemmConfig(64, block_n, block_k, num_warps=4, num_stages=6 if block_k == 128 else 4)
     if rows <= 512:
         return GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=4)
+    small = GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=3)
+    if n <= 768 and rows <= _NARROW_ROWS and small.tiles(rows, n) <= _MOST_AT_ONCE:
+        return small if small.tiles(rows, n) > _MOST_AT_ONCE // 2 else replace(small, num_stages=4)
     if rows <= MANY_ROWS:
         if n < 1024:
             return GemmConfig(block_m=128, block_n=64, block_k=128, num_warps=4, num_stages=4)
         return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
     if n < 1024:
         return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=4)
-    large = GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)
+    large = GemmConfig(block_m=256, block_n=128, block_k=64, num_warps=8, num_stages=4)
     if large.tiles(rows, n) >= _MANY_TILES:
         return large
     return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
@@ -193,6 +203,6 @@ def config_for(x: Tensor, weight: Tensor, part: int, *, swiglu: bool) -> GemmCon
         division = parts_config(rows, n, part)
         # Gates and ups are two tiles.
         return replace(division, block_n=max(division.block_n // 2, 16)) if swiglu else division
-    if not wide and OWN_ROWS < rows <= max_own_rows(weight.numel()):
+    if not wide and OWN_ROWS < rows <= max_own_rows(weight.numel(), swiglu=swiglu):
         return small_config(rows, n, swiglu=swiglu)
     return gemm_config(rows, n, swiglu=swiglu, wide=wide)

@@ -8,7 +8,14 @@ from torch.testing import assert_close
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
 from draftline.kernels.triton.linear.gemm import gemm
-from draftline.kernels.triton.linear.gemm_config import GemmConfig, gemm_config, keeps_busy, max_own_rows, small_config
+from draftline.kernels.triton.linear.gemm_config import (
+    GemmConfig,
+    gemm_config,
+    keeps_busy,
+    max_own_rows,
+    parts_config,
+    small_config,
+)
 from draftline.kernels.triton.linear.gemm_m16 import gemm_m16
 
 # The second has more than eight tiles of rows, which are visited band by band. Programs of the last take several tiles.
@@ -108,3 +115,16 @@ def test_small_weights_have_programs_for_most_multiprocessors() -> None:
 
 def test_the_larger_the_weight_the_fewer_rows_are_our_own() -> None:
     assert [max_own_rows(n * k) for n, k in ((3072, 576), (6144, 1024), (4096, 4096))] == [1024, 256, 64]
+    assert max_own_rows(3072 * 576, swiglu=True) == 2048, "the vendor's product takes a launch more"
+
+
+@pytest.mark.parametrize("n", [576, 768, 960, 1024, 1536])
+def test_programs_of_a_small_weight_run_at_once(n: int) -> None:
+    """Two on each of 132 multiprocessors, or three of a shorter pipeline. Then none is left for a second turn of a few."""
+    for rows in range(64, 1537, 64):
+        gates = small_config(rows, n, swiglu=True)
+        at_once = 132 * (3 if gates.num_stages == 3 and gates.block_m == 64 else 2)
+        assert gates.tiles(rows, n) <= at_once or rows > 1024, (rows, gates)
+        if n == 576 and rows > 512:
+            narrow = parts_config(rows, n, 384)
+            assert narrow.tiles(rows, n) <= (132 if narrow.num_stages == 4 else 264), (rows, narrow)
