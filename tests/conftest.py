@@ -51,6 +51,12 @@ settings.load_profile("gate")
 gc.disable()
 
 
+def pytest_configure() -> None:
+    """Refuse to test compiled modules: they would hide changes of their sources, and tests replace methods, which these do not allow."""
+    if any(Path(__file__).parents[1].joinpath("engine").rglob("*.so")):
+        pytest.exit("the engine is compiled: `make uncompile` first", returncode=4)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--shared-kib``: run kernels on a GPU as on one with less shared memory."""
     parser.addoption("--shared-kib", type=int, help="shared memory of one program on a GPU, at most, in KiB")

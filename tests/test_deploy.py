@@ -51,7 +51,7 @@ def test_the_image_s_context_has_the_package_and_nothing_else() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     kept = {line[1:] for line in ignored if line.startswith("!")}
     package = {path.name for path in (ROOT / "src" / "draftline").iterdir() if path.is_symlink()}
-    assert kept == {*package, "src", "pyproject.toml", "README.md", "LICENSE"}
+    assert kept == {*package, "src", "pyproject.toml", "setup.py", "README.md", "LICENSE"}
     assert ignored.index("*") < min(ignored.index(line) for line in ignored if line.startswith("!"))
 
 

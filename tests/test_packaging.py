@@ -124,6 +124,35 @@ def test_an_installed_wheel_is_imported_from_site_packages(wheel: Path, tmp_path
     assert not origin.is_symlink()
 
 
+_ANSWERS = """
+import draftline.engine.core, draftline.spec.adaptive
+from draftline import LLM, SamplingParams
+print(draftline.engine.core.__file__, draftline.spec.adaptive.__file__)
+with LLM("smollm2", max_num_seqs=4) as llm:
+    params = [SamplingParams(temperature=t, seed=5, max_tokens=24, stop=["zzz"]) for t in (0.0, 1.0, 0.0)]
+    for output in llm.generate(["One, two,", "A cat is", "The sea"], params, use_tqdm=False):
+        print(output.outputs[0].token_ids, output.outputs[0].finish_reason)
+"""
+
+
+@pytest.mark.slow
+def test_a_compiled_wheel_gives_the_same_answers(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAFTLINE_COMPILE", "1")
+    compiled = shutil.copytree(checkout, tmp_path / "compiled", symlinks=True)
+    run(*BUILD, "--wheel", "--outdir", "wheels", cwd=compiled)
+    (wheel,) = (compiled / "wheels").glob("*.whl")
+    python = environment(tmp_path / "env")
+    pip_install(python, wheel, cwd=tmp_path)
+    modules, *answers = run(python, "-I", "-c", _ANSWERS, cwd=tmp_path).splitlines()
+    assert all(module.endswith(".so") for module in modules.split())
+    of_sources, *expected = run(sys.executable, "-I", "-c", _ANSWERS, cwd=tmp_path).splitlines()
+    assert all(module.endswith(".py") for module in of_sources.split())
+    assert answers == expected
+    assert len(answers) == 3
+
+
 @pytest.fixture(scope="module")
 def editable(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment that has the checkout installed in place."""

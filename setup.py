@@ -1,0 +1,49 @@
+"""Builds the package. With DRAFTLINE_COMPILE=1, what a step runs on the host for every row becomes extension modules (mypyc)."""
+
+from __future__ import annotations
+
+import os
+
+from setuptools import setup
+
+# What plans a step and takes its results, row by row. These modules see each other's types; all others are interpreted, among them
+# what other processes receive: a compiled class does not pickle as its source does.
+COMPILED = (
+    "engine/core.py",
+    "engine/drafting/cache.py",
+    "engine/drafting/policy.py",
+    "engine/request/sequence.py",
+    "engine/scheduling/block_pool.py",
+    "engine/scheduling/cache_manager.py",
+    "engine/scheduling/planner.py",
+    "engine/scheduling/prefix_tree.py",
+    "engine/scheduling/queue.py",
+    "engine/scheduling/scheduler.py",
+    "engine/streaming/detokenizer.py",
+    "engine/streaming/output_state.py",
+    "spec/adaptive.py",
+    "spec/offers.py",
+    "spec/step_costs.py",
+)
+
+# `make types` checks the types, with those of the libraries. Without them this takes half a minute and not four.
+_MYPY_OPTIONS = (
+    "--config-file=",
+    "--no-site-packages",
+    "--follow-imports=silent",
+    "--ignore-missing-imports",
+    "--disable-error-code=overload-cannot-match",  # in stubs, where grpc has no types
+)
+
+compiles = os.environ.get("DRAFTLINE_COMPILE", "0") == "1"
+extensions = []
+if compiles:
+    try:
+        from mypyc.build import mypycify
+    except ImportError:
+        pass  # pip runs this file a first time to learn of setup_requires, and installs them before the second
+    else:
+        paths = [f"src/draftline/{path}" for path in COMPILED]
+        extensions = mypycify([*_MYPY_OPTIONS, *paths], opt_level="2", debug_level="0")
+
+setup(ext_modules=extensions, setup_requires=["mypy>=2.4"] if compiles else [])
