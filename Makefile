@@ -48,7 +48,7 @@ setup: $(VENV)/.runtime ## install Draftline and its embedded model into .venv
 
 setup-dev: $(VENV)/.dev ## the same, and what tests and checks need
 
-compile: setup ## compile what a step runs on the host, which then takes about half the time
+compile: setup ## compile what a step runs on the host, which then takes a third less time
 	$(call step,[compile] What a step runs on the host,DRAFTLINE_COMPILE=1 $(PIP) --no-deps --editable .,$(COMPILE_HINT))
 
 uncompile: ## run the sources again, as changing or testing them needs
