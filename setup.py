@@ -35,15 +35,20 @@ _MYPY_OPTIONS = (
     "--disable-error-code=overload-cannot-match",  # in stubs, where grpc has no types
 )
 
-compiles = os.environ.get("DRAFTLINE_COMPILE", "0") == "1"
+asked = os.environ.get("DRAFTLINE_COMPILE", "0")
+if asked not in ("0", "1"):
+    raise SystemExit(f"DRAFTLINE_COMPILE: must be 0 or 1, not {asked!r}")
+compiles = asked == "1"
 extensions = []
 if compiles:
     try:
         from mypyc.build import mypycify
     except ImportError:
-        pass  # pip runs this file a first time to learn of setup_requires, and installs them before the second
+        pass  # pip runs this file a first time to learn of setup_requires. That time, setup() does not return.
     else:
         paths = [f"src/draftline/{path}" for path in COMPILED]
         extensions = mypycify([*_MYPY_OPTIONS, *paths], opt_level="2", debug_level="0")
 
 setup(ext_modules=extensions, setup_requires=["mypy>=2.4"] if compiles else [])
+if compiles and not extensions:
+    raise SystemExit("DRAFTLINE_COMPILE=1 needs mypy to be installed, where pip does not isolate builds")
