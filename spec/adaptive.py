@@ -14,7 +14,8 @@ the tokens that it probably still decides. The catching up with all requests to 
   2023, https://arxiv.org/abs/2211.17192, assume one rate for all positions).
 - The seconds are measured once, and corrected by those that steps then take (`draftline.spec.step_costs`).
 - Drafting begins, or changes its length, for a gain of a few percent. It ends as soon as it is no gain.
-- While it is off, rare probes of a few rows measure whether it would be faster again.
+- While it is off, rare probes of a few rows measure whether it would be faster again. While it is on, rare steps without drafts
+  measure what they take at present: the machine may have become busy, which slows steps with drafts alone.
 
 This module deals with costs and counts only: no tensors, and nothing that changes an output.
 """
@@ -70,6 +71,12 @@ _PROBED_ROWS = 8
 STEPS_PER_CHOICE = 4
 """The fewest steps for which a choice of drafts stands, and those of a probe: acceptance changes slowly."""
 
+_WITHOUT_SHARE = 0.004
+"""The share of the time that probes without drafts may cost while speculation is on."""
+
+_DRAFTING_STEPS = 200
+"""The fewest steps with drafts between two such probes: after one, a drafter may have to catch up."""
+
 _FORGETTING = 0.01
 """The share by which the rate of a row without drafts moves towards the rate of all rows, with each choice."""
 
@@ -99,7 +106,11 @@ class _Mean:
 
 
 class DraftBudgets:
-    """Chooses the drafts of each row."""
+    """Chooses the drafts of each row.
+
+    Attributes:
+        stands_for: for how many steps the last choice stands.
+    """
 
     def __init__(self, costs: CostTable, catch_up: CatchUpCost = NO_CATCH_UP, *, prior: float | None = None) -> None:
         """``prior`` is the acceptance rate before any draft has been verified; None where the first drafts have to tell."""
@@ -119,11 +130,14 @@ class DraftBudgets:
         self._lens = np.array(costs.draft_lens, np.int64)
         self._shortest = min(costs.draft_lens[1:], default=0)
         self._since_probe = 0
+        self._joined: Offers | None = None  # what rows follow that come later; None where no row drafts, or a few
+        self._drafting_steps = 0  # since the last probe without drafts
         self._pace = Pace()
+        self.stands_for = 0
 
     @property
     def exploring(self) -> bool:
-        """Whether the last budgets that `choose` returned were a probe, if they were not all 0."""
+        """Whether the last budgets that `choose` returned were a probe of drafts, if they were not all 0."""
         return self._standing is None
 
     def observe(self, verified: Sequence[VerifiedRow]) -> None:
@@ -173,12 +187,13 @@ class DraftBudgets:
             rows: the rows that may have drafts.
             steps: for how many steps the choice will stand. A probe stands for `STEPS_PER_CHOICE`.
         """
+        self.stands_for, self._joined = steps, None
         if not rows:
             return []
         for row in rows:
             row.acceptance.decay(1 - _FORGETTING)
         if self._unknown > 0:
-            self._standing = None
+            self._standing, self.stands_for = None, STEPS_PER_CHOICE
             return self._of_few(rows, self._cheapest(rows, math.inf))
         offers, rates, budgets = self._best(self._arrays(rows))
         best = int(rates.argmax())
@@ -186,15 +201,24 @@ class DraftBudgets:
         needed = _HYSTERESIS if best else _SURELY_LOST
         chosen = best if rates[best] > needed * rates[standing] else standing
         self._standing = offers.one(chosen) if chosen else None
-        return budgets[chosen].tolist() if chosen else self._probe(rows, steps)
+        if not chosen:
+            return self._probe(rows, steps)
+        lost = STEPS_PER_CHOICE * (1 - rates[0] / rates[chosen])  # by a probe without drafts, in steps with them
+        if self._drafting_steps >= max(_DRAFTING_STEPS, lost / _WITHOUT_SHARE):
+            self._drafting_steps, self.stands_for = 0, STEPS_PER_CHOICE
+            return [0] * len(rows)
+        self._drafting_steps += steps
+        self._joined = self._standing
+        drafts: list[int] = budgets[chosen].tolist()
+        return drafts
 
     def join(self, rows: Sequence[DraftingRow]) -> list[int]:
         """The drafts of rows that came after the last choice."""
-        if self._standing is None or not rows:
+        if self._joined is None or not rows:
             return [0] * len(rows)
         self._expect()
         prior = self._prior()
-        return [self._standing.budget(row, self._expected, prior) for row in rows]
+        return [self._joined.budget(row, self._expected, prior) for row in rows]
 
     def _probe(self, rows: Sequence[DraftingRow], steps: int) -> list[int]:
         """The shortest drafts for a few rows, rarely enough that probes cost at most their share; else none."""
@@ -206,7 +230,7 @@ class DraftBudgets:
         extra += self._catch_up.seconds(sum([rows[index].lacking for index in probed]))
         if self._since_probe < extra / plain / _PROBE_SHARE:
             return [0] * len(rows)
-        self._since_probe = 0
+        self._since_probe, self.stands_for = 0, STEPS_PER_CHOICE
         return self._of_few(rows, probed)
 
     def _cheapest(self, rows: Sequence[DraftingRow], seconds: float) -> list[int]:

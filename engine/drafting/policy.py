@@ -178,7 +178,7 @@ class AdaptiveDrafting(DraftPolicy):
         steps = min(max(STEPS_PER_CHOICE, affordable), _MOST_STEPS)
         drafts = self._budgets.choose(rows, steps)
         self._chosen = dict(zip(sequences, drafts, strict=True))
-        self._left = STEPS_PER_CHOICE if self._budgets.exploring and any(drafts) else steps
+        self._left = self._budgets.stands_for
         taken = self._clock() - started
         known = self._choice_s or taken
         self._choice_s = _CHOICE_MEMORY * known + (1 - _CHOICE_MEMORY) * taken

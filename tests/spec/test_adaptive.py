@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from draftline.spec.adaptive import DraftBudgets
+from draftline.spec.adaptive import STEPS_PER_CHOICE, DraftBudgets
 from draftline.spec.offers import DraftingRow, RowAcceptance
 from draftline.spec.step_costs import CatchUpCost, CostTable, RaggedCostTable
 
@@ -143,6 +143,36 @@ def test_steps_that_take_longer_than_measured_end_drafting() -> None:
         budgets.observe_step(1, wanted, wanted, table.seconds(1, wanted) * late)
     assert drafting[0]
     assert not any(drafting[200:240])
+
+
+def test_drafts_that_become_dear_end() -> None:
+    """Steps with drafts tell what they take together with all others; only steps without drafts tell the two apart."""
+    table = CostTable(CHEAP)
+    budgets = DraftBudgets(table, prior=0.6)
+    one = DraftingRow(RowAcceptance())
+    wanted, left, drafting = 0, 0, []
+    for step in range(12_000):
+        if not left:
+            [wanted] = budgets.choose([one])
+            left = budgets.stands_for
+        left -= 1
+        drafting.append(wanted > 0)
+        for _ in range(min(wanted, 1)):
+            budgets.observe([(one.acceptance, 1, step % 5 < 3)])
+        busy = step > 4000
+        seconds = table.seconds(1, wanted) * (3.3 if busy and wanted else 1.1 if busy else 1.0)
+        budgets.observe_step(1, wanted, wanted, seconds)
+    assert sum(drafting[200:4000]) > 0.985 * 3800, "what it takes to know is a hundredth of the steps"
+    assert sum(drafting[9000:]) < 0.05 * 3000
+
+
+def test_a_row_that_comes_during_a_probe_without_drafts_has_none() -> None:
+    budgets = DraftBudgets(CostTable(CHEAP), prior=0.8)
+    while any(budgets.choose([row()])):
+        assert budgets.join([row()]) != [0]
+    assert budgets.stands_for == STEPS_PER_CHOICE
+    assert budgets.join([row()]) == [0]
+    assert any(budgets.choose([row()]))
 
 
 def test_rows_that_come_later_follow_the_standing_choice() -> None:
