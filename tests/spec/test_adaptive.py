@@ -166,6 +166,17 @@ def test_drafts_that_become_dear_end() -> None:
     assert sum(drafting[9000:]) < 0.05 * 3000
 
 
+def test_only_probes_of_drafts_explore() -> None:
+    hopeless = DraftBudgets(CostTable(EXPENSIVE), prior=0.0)
+    while not any(hopeless.choose([row()])):
+        pass
+    assert hopeless.exploring
+    good = DraftBudgets(CostTable(CHEAP), prior=0.8)
+    while any(good.choose([row()])):
+        assert not good.exploring
+    assert not good.exploring, "a probe without drafts explores none"
+
+
 def test_a_row_that_comes_during_a_probe_without_drafts_has_none() -> None:
     budgets = DraftBudgets(CostTable(CHEAP), prior=0.8)
     while any(budgets.choose([row()])):

@@ -50,6 +50,7 @@ def test_adaptive_drafts_follow_acceptance_and_requests_have_their_own_way() -> 
     drafting = AdaptiveDrafting(DraftBudgets(CostTable(CHEAP)), max_drafts=4, max_rows=4)
     one, off, two = sequence(), sequence(0), sequence(2)
     begin(drafting, [one, off, two])
+    assert drafting.exploring, "nothing is known of their acceptance"
     assert drafting.draft_len(one) > 0
     assert (drafting.draft_len(off), drafting.draft_len(two)) == (0, 2)
     for _ in range(400):
