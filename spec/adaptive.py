@@ -130,7 +130,7 @@ class DraftBudgets:
         self._lens = np.array(costs.draft_lens, np.int64)
         self._shortest = min(costs.draft_lens[1:], default=0)
         self._since_probe = 0
-        self._joined: Offers | None = None  # what rows follow that come later; None where no row drafts, or a few
+        self._joined: Offers | None = None  # what rows follow that come later; None where none drafts, and in probes
         self._drafting_steps = 0  # since the last probe without drafts
         self._pace = Pace()
         self.stands_for = 0
@@ -187,9 +187,10 @@ class DraftBudgets:
             rows: the rows that may have drafts.
             steps: for how many steps the choice will stand. A probe stands for `STEPS_PER_CHOICE`.
         """
-        self.stands_for, self._joined = steps, None
+        self.stands_for, self._joined = steps, self._standing
         if not rows:
             return []
+        self._joined = None
         for row in rows:
             row.acceptance.decay(1 - _FORGETTING)
         if self._unknown > 0:

@@ -193,3 +193,5 @@ def test_rows_that_come_later_follow_the_standing_choice() -> None:
     assert chosen[0] == chosen[1] > 0 == chosen[2]
     assert budgets.join([row(0.0), row()]) == [0, chosen[0]]
     assert budgets.join([]) == []
+    assert budgets.choose([]) == []
+    assert budgets.join([row()]) == [chosen[0]], "all have ended, and the next request comes"
