@@ -26,7 +26,7 @@ from draftline.kernels.triton.device import DeviceLimits
 FEW_ROWS = 64
 """Rows of activations up to which launches overlap, however wide they are."""
 
-_SHORT = 1 << 20
+SHORT = 1 << 20
 """Elements of activations up to which a launch takes some microseconds, and its start counts."""
 
 AT_ONCE, PREPARED, WAITED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
@@ -114,4 +114,4 @@ def few_overlap(x: Tensor, limits: DeviceLimits) -> bool:
 
 def overlaps(x: Tensor, limits: DeviceLimits) -> bool:
     """The same of few rows, or of more where launches stay short."""
-    return few_overlap(x, limits) or (limits.overlaps and x.numel() <= _SHORT)
+    return few_overlap(x, limits) or (limits.overlaps and x.numel() <= SHORT)
