@@ -40,11 +40,18 @@ class Ops(Protocol):
         """Whether `scaled_linear` and its fusions run eight-bit weights as stored; else they are unpacked on loading."""
         ...
 
-    def settle(self) -> None:
+    def settle(self) -> bool:
         """Settle which of several kernels of equal results run the operations that were captured so far.
 
-        That needs the device, so captured work must not run meanwhile. Without it, they run, but may be slower.
+        That needs the device, so not while anything is captured. Without it, they run, but may be slower.
+
+        Returns:
+            Whether any was settled, and may be captured otherwise now.
         """
+        ...
+
+    def launch_alternatives(self) -> None:
+        """Launch the kernels that the captured operations have for other numbers of rows, so that they can be compiled."""
         ...
 
     def take_rows(self, table: Tensor, index: Tensor) -> Tensor:

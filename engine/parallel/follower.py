@@ -93,7 +93,7 @@ class Follower:
     ) -> None:
         self._target, self._executors, self._table, self._samples = target, executors, parts.table, samples
         self._shares_drafter, self._group = parts.drafter.keeps_cache, group
-        recorder = GraphRecorder(target.device) if executors.graphs else None
+        recorder = GraphRecorder(target.device, target.ops.settle) if executors.graphs else None
         self._slots = SlotWriter(parts.table, (), recorder)
 
     @property

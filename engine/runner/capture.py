@@ -28,13 +28,8 @@ class Recorder(Protocol):
         """Another recorder, whose graphs share no memory with this one's."""
         ...
 
-    def record(
-        self, work: Callable[[], _T], warm_up: Callable[[], object] | None = None
-    ) -> tuple[torch.cuda.CUDAGraph, _T]:
-        """The graph of ``work``, and what ``work`` returns.
-
-        ``warm_up`` runs before the capture (where unset, the work itself): compiling and set-up must not be captured.
-        """
+    def record(self, work: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
+        """The graph of ``work``, and what ``work`` returns. ``work`` is not run, and may be called more than once."""
         ...
 
 
@@ -46,10 +41,7 @@ class Rehearsal(Recorder):
         return self
 
     @override
-    def record(
-        self, work: Callable[[], _T], warm_up: Callable[[], object] | None = None
-    ) -> tuple[torch.cuda.CUDAGraph, _T]:
-        del warm_up
+    def record(self, work: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
         return torch.cuda.CUDAGraph(), work()
 
 
@@ -60,29 +52,34 @@ class GraphRecorder(Recorder):
     the other, and values left in such memory (see `unowned`) last until the next graph runs.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        """An empty pool."""
+    def __init__(self, device: torch.device, settle: Callable[[], bool]) -> None:
+        """An empty pool.
+
+        Args:
+            device: a CUDA device.
+            settle: settles which kernels run what was captured (`Ops.settle`). True if others do now.
+        """
         self._device = device
+        self._settle = settle
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # the default stream cannot be captured
 
     @override
     def separate(self) -> GraphRecorder:
-        return GraphRecorder(self._device)
+        return GraphRecorder(self._device, self._settle)
 
     @override
-    def record(
-        self, work: Callable[[], _T], warm_up: Callable[[], object] | None = None
-    ) -> tuple[torch.cuda.CUDAGraph, _T]:
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
+    def record(self, work: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
+        captured = self._capture(work)
+        return self._capture(work) if self._settle() else captured
+
+    def _capture(self, work: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream), torch.inference_mode():
-            (warm_up or work)()
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            # Relaxed: kernels are loaded at their first launch, which may be this one.
+            graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
             result = work()
             graph.capture_end()
-        current.wait_stream(self._stream)
         return graph, result
 
 
@@ -108,10 +105,6 @@ class _Stages:
         """Go on to the next stage, once a launch will use this one."""
         self._used += 1
 
-    def settle(self) -> None:
-        """Begin with the turn that the host is at, after a capture: its warm-up has taken one."""
-        self.turn.fill_(self.current)
-
 
 class _StagedGraph:
     """A graph that begins by taking a message from pinned memory: to launch it is one call of the driver, with a new message."""
@@ -124,7 +117,6 @@ class _StagedGraph:
     def _record(self, recorder: Recorder, work: Callable[[Tensor, Tensor], _T]) -> _T:
         """Capture the graph, whose work takes the message from these stages, by this turn."""
         self._graph, result = recorder.record(lambda: work(self._stages.memory, self._stages.turn))
-        self._stages.settle()
         return result
 
     def launch(self, fill: Callable[[np.ndarray], object]) -> None:
@@ -181,10 +173,6 @@ class ResultStages:
         from draftline.kernels.triton.pinned import deliver  # only GPUs have Triton
 
         deliver(tokens, accepted, self._stages.memory, self._stages.turn, self._samples)
-
-    def settle(self) -> None:
-        """Go on as before, after the capture of a graph that delivers."""
-        self._stages.settle()
 
     def take(self, samples: int, rows: int) -> tuple[Tensor, Tensor]:
         """What the graph that was launched last copies: [samples] and [rows] int64, there once it has run.

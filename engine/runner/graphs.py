@@ -112,16 +112,13 @@ class GraphExecutor(Executor):
         """Capture sampling and acceptance with these features."""
         rows = SampleRows(self._result.slots, self._result.positions, features, masks=None)
 
-        def sample(starts: Tensor) -> Tensor:
+        def sample() -> Tensor:
             max_samples = self._shape.drafts + 1
-            tokens, accepted = self._parts.sample_and_accept(self._result.logits, rows, starts, max_samples)
+            tokens, accepted = self._parts.sample_and_accept(self._result.logits, rows, self._starts, max_samples)
             self._results.deliver(tokens, accepted)
             return tokens
 
-        # A step may be waiting for this graph. Accepting its drafts twice would accept too many: warm up without samples.
-        none = torch.zeros_like(self._starts)
-        captured = self._sampling_recorder.record(lambda: sample(self._starts), warm_up=lambda: sample(none))
-        self._results.settle()
+        captured = self._sampling_recorder.record(sample)
         self._sampling[features] = captured
         return captured
 

@@ -58,7 +58,7 @@ class Runner:
         self._table = table
         self._ops = ops
         self._device = table.tokens.device
-        self._slots = SlotWriter(table, eos_ids, GraphRecorder(self._device) if executors.graphs else None)
+        self._slots = SlotWriter(table, eos_ids, GraphRecorder(self._device, ops.settle) if executors.graphs else None)
         self._masks = masks
         self._drafter = drafter
         self._arrivals, self._timers = EventPool(), StepTimers(self._device)

@@ -32,6 +32,7 @@ def compile_kernels(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -
         parts.forward(largest)
         if ahead.missing:
             capture_executors(parts, Rehearsal())
+            parts.ops.launch_alternatives()
     parts.ops.settle()
     if ahead.missing:
         logger.info("kernels compiled in %.1f s", time.monotonic() - started)
@@ -47,7 +48,7 @@ def capture_graphs(parts: ExecutorParts) -> dict[StepShape, Executor]:
     """The graph executors of all shapes."""
     device = parts.table.tokens.device
     started = time.monotonic()
-    executors = capture_executors(parts, GraphRecorder(device))
+    executors = capture_executors(parts, GraphRecorder(device, parts.ops.settle))
     torch.cuda.synchronize(device)
     logger.info("CUDA graphs for %d step shapes captured in %.1f s", len(executors), time.monotonic() - started)
     return executors

@@ -116,7 +116,11 @@ class ReferenceOps(Ops):
         self._norms: dict[int, _Norm] = {}
 
     @override
-    def settle(self) -> None:
+    def settle(self) -> bool:
+        return False
+
+    @override
+    def launch_alternatives(self) -> None:
         pass
 
     @override

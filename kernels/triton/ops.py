@@ -70,8 +70,12 @@ class TritonOps(Ops):
         return cls(limits, DenseKernels(limits, vendor))
 
     @override
-    def settle(self) -> None:
-        self.dense.settle()
+    def settle(self) -> bool:
+        return self.dense.settle()
+
+    @override
+    def launch_alternatives(self) -> None:
+        self.dense.launch_alternatives()
 
     @override
     def take_rows(self, table: Tensor, index: Tensor) -> Tensor:

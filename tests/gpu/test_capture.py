@@ -16,9 +16,28 @@ WORDS, SAMPLES, ROWS = 1537, 700, 130
 
 
 @torch.inference_mode()
+def test_work_is_captured_again_once_its_kernels_are_settled() -> None:
+    cuda = torch.device("cuda")
+    settled = iter([True, False])
+    recorder = GraphRecorder(cuda, lambda: next(settled))
+    out, calls = torch.zeros(1, device=cuda), []
+
+    def work() -> int:
+        calls.append(None)
+        out.fill_(len(calls))
+        return len(calls)
+
+    graph, result = recorder.record(work)
+    assert result == 2
+    assert out.item() == 0, "a capture runs nothing"
+    graph.replay()
+    assert out.item() == 2
+
+
+@torch.inference_mode()
 def test_each_launch_has_its_inputs_and_results() -> None:
     cuda = torch.device("cuda")
-    recorder, events = GraphRecorder(cuda), EventPool()
+    recorder, events = GraphRecorder(cuda, lambda: False), EventPool()
     graph, results = InputGraph(WORDS, cuda), ResultStages(SAMPLES, ROWS, cuda)
     graph.record(recorder, lambda: None)
 
@@ -28,7 +47,6 @@ def test_each_launch_has_its_inputs_and_results() -> None:
             results.deliver(graph.tensor[:SAMPLES].cumsum(0) + more, counts)
 
         sampling, _ = recorder.record(sample)
-        results.settle()
         return sampling
 
     in_flight: deque[tuple[int, int, torch.Tensor, torch.Tensor, Arrival]] = deque()

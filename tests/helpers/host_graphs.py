@@ -34,17 +34,9 @@ class HostRecorder:
     def separate(self) -> HostRecorder:
         return self
 
-    def record(self, work: Callable[[], Any], warm_up: Callable[[], object] | None = None) -> tuple[HostGraph, Any]:
+    def record(self, work: Callable[[], Any]) -> tuple[HostGraph, Any]:
         self.graphs.append(HostGraph(work))
         return self.graphs[-1], None
-
-
-class WarmingRecorder(HostRecorder):
-    """A `HostRecorder` that also runs warm-ups, as a device does."""
-
-    def record(self, work: Callable[[], Any], warm_up: Callable[[], object] | None = None) -> tuple[HostGraph, Any]:
-        result = (warm_up or work)()
-        return super().record(work)[0], result
 
 
 class HostInputGraph:

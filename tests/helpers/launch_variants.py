@@ -78,8 +78,7 @@ class _Recorder:
     def separate(self) -> _Recorder:
         return self
 
-    def record(self, work: Callable[[], Any], warm_up: Callable[[], object] | None = None) -> tuple[None, Any]:
-        (warm_up or work)()
+    def record(self, work: Callable[[], Any]) -> tuple[None, Any]:
         return None, work()
 
 

@@ -77,10 +77,14 @@ class DenseKernels:
     limits: DeviceLimits
     vendor: VendorProducts | None
 
-    def settle(self) -> None:
+    def settle(self) -> bool:
         """Compare the products that have come up with the vendor's, as ``Ops.settle`` says."""
+        return self.vendor is not None and self.vendor.settle()
+
+    def launch_alternatives(self) -> None:
+        """Launch our own kernels in place of the captured products, as ``Ops.launch_alternatives`` says."""
         if self.vendor is not None:
-            self.vendor.settle()
+            self.vendor.launch_alternatives()
 
     def linear(
         self,

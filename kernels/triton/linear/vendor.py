@@ -111,18 +111,27 @@ class VendorProducts:
             residual[:tokens] = before
         return product(x.as_strided((rows, k), (k, 1)), weight, bias, residual)[:tokens]
 
-    def settle(self) -> None:
-        """Compare the products that have come up without a verdict. Waits for the device.
+    def settle(self) -> bool:
+        """Compare the products that have come up without a verdict. Waits for the device if there are any.
 
-        It also runs our own kernels once in place of the captured products: other numbers of rows will need them, and no
-        step should wait for their compilation.
+        Returns:
+            Whether there are verdicts that there were not.
         """
+        known = len(self._verdicts)
         for key, unknown in self._unknown.items():
             try:
                 self._verdicts[key] = self._equal(*unknown)
             except torch.OutOfMemoryError:
                 # Both results have no room at the moment: our own kernel runs, and the next such step tries again.
                 continue
+        self._unknown.clear()
+        if len(self._verdicts) == known:
+            return False
+        self._keep()
+        return True
+
+    def launch_alternatives(self) -> None:
+        """Launch our own kernels in place of the captured products: other numbers of rows will need them."""
         for most, weight, bias, adds in self._captured.values():
             for rows in _OTHER_ROWS:
                 # Of many rows only where there have been as many: logits of them would take much memory.
@@ -131,9 +140,6 @@ class VendorProducts:
                     residual = weight.new_zeros(rows, weight.shape[0]) if adds else None
                     self._own(x, weight, bias, residual)
         self._captured.clear()
-        if self._unknown:
-            self._keep()
-        self._unknown.clear()
 
     def _equal(self, rows: int, weight: Tensor, bias: Tensor | None, adds: bool) -> bool:
         """Whether both products have the same bits, of random numbers and of this weight."""
