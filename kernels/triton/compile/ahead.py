@@ -11,11 +11,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import torch
 from triton import knobs
+from triton.runtime.cache import triton_key
 
+import draftline.kernels.triton.ops  # noqa: F401  no other thread imports Triton's modules while `triton_key` does
 from draftline.kernels.compile_workers import CompileJob, KernelCompileWorkers, nothing_compiled
 
 _FEW = 4
@@ -87,6 +90,9 @@ class CompileAhead:
 
         If Triton's cache is empty, they start at once, to be ready when jobs come.
         """
+        # Reads all of Triton's files and caches the result, half a second that the model's loading can have at the same time.
+        self._key = Thread(target=triton_key, name="draftline-triton", daemon=True)
+        self._key.start()
         self.missing = False
         self._device = device
         self._capability = capability_of(device)
@@ -107,6 +113,7 @@ class CompileAhead:
         Raises:
             Exception: a kernel does not compile; Triton's own error.
         """
+        self._key.join()
         hooks = knobs.runtime.jit_cache_hook, knobs.compilation.listener
         knobs.runtime.jit_cache_hook, knobs.compilation.listener = self._launched, self._compiled
         try:
