@@ -314,7 +314,7 @@ def _load(
     tokenizer = load_tokenizer(
         config.tokenizer or config.model, shape, None if config.chat_template is None else Path(config.chat_template)
     )
-    eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
+    eos_ids = tokenizer.all_eos_ids(shape)
     vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
     compiler = ConstraintCompiler(vocabulary, cache_folder=cache_folder(config.constraint_cache))
     undo.callback(compiler.close)

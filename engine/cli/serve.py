@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import typer
 import uvloop
 
-from draftline.engine.cli.backend import describe
 from draftline.engine.cli.errors import print_error, writable_output
-from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
+from draftline.engine.process.engine_process import EngineProcess
+from draftline.engine.process.replicas import start_replicas
 from draftline.engine.process.startup import keep_heap, runs_on_gpu, start_process
 from draftline.engine.server.config import ServerConfig
-from draftline.engine.server.server import Server
 
 if TYPE_CHECKING:
     from draftline.engine.process.remote_engine import RemoteEngine
@@ -52,10 +51,34 @@ def serve(engine: EngineConfig, server: ServerConfig) -> None:
     - `grpcurl -plaintext -d '{"text": "The sky is"}' localhost:50051 draftline.v1.InferenceService/Generate`
     """
     start_process(server.log_level, server.log_format)
-    uvloop.run(_serve(engine, server))
+    replicas = _start_replicas(engine, server)
+    try:
+        uvloop.run(_serve(engine, server, replicas))
+    except BaseException:
+        for replica in replicas:
+            replica.abandon()
+        raise
 
 
-async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> None:
+def _start_replicas(engine: EngineConfig, server: ServerConfig) -> list[EngineProcess]:
+    """The engine's processes; none if it runs in this one.
+
+    On a CPU a second process gains nothing: the server's work takes the same cores.
+    """
+    own = server.engine_process
+    if own is None:
+        # Tested without torch: a server with a remote engine never imports it.
+        own = server.data_parallel_size > 1 or runs_on_gpu(engine.device)
+    if not own:
+        return []
+    return start_replicas(engine, server.data_parallel_size, log_level=server.log_level, log_format=server.log_format)
+
+
+async def _serve(engine_config: EngineConfig, server_config: ServerConfig, replicas: list[EngineProcess]) -> None:
+    # Imported here, as the server takes a second to import, in which the engine's processes import torch.
+    from draftline.engine.cli.backend import describe
+    from draftline.engine.server.server import Server
+
     stop = _stop_event()
     server = Server(server_config)
     await server.start()
@@ -63,7 +86,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
     if server.http_address is not None:
         scheme = "http" if server_config.tls_cert is None else "https"
         _say(f"{LISTENING}{scheme}://{server.http_address}")
-    loading = asyncio.ensure_future(_load(engine_config, server_config))
+    loading = asyncio.ensure_future(_load(engine_config, replicas))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not loading.done():
@@ -108,7 +131,7 @@ def _stop_event() -> asyncio.Event:
     return stop
 
 
-async def _load(engine: EngineConfig, server: ServerConfig) -> ThreadedEngine | RemoteEngine:
+async def _load(config: EngineConfig, replicas: list[EngineProcess]) -> ThreadedEngine | RemoteEngine:
     """Load the engine on a daemon thread, which does not keep the process alive.
 
     Raises:
@@ -116,38 +139,21 @@ async def _load(engine: EngineConfig, server: ServerConfig) -> ThreadedEngine | 
     """
 
     def load() -> ThreadedEngine | RemoteEngine:
-        find_models(engine)
-        if _in_own_process(engine, server):
+        from draftline.engine.cli.models import find_models
+
+        find_models(config)
+        if replicas:
             from draftline.engine.process.remote_engine import RemoteEngine
 
-            return RemoteEngine(
-                engine,
-                replicas=server.data_parallel_size,
-                log_level=server.log_level,
-                log_format=server.log_format,
-            )
+            return RemoteEngine(config, replicas)
         from draftline.engine.threaded_engine import start_engine  # imports torch, which takes seconds
 
-        return start_engine(engine)
+        engine = start_engine(config)
+        if engine.compiler is not None:
+            engine.compiler.prepare()
+        return engine
 
-    def load_and_prepare() -> ThreadedEngine | RemoteEngine:
-        loaded = load()
-        if loaded.compiler is not None:
-            loaded.compiler.prepare()
-        return loaded
-
-    return await _on_daemon_thread(load_and_prepare)
-
-
-def _in_own_process(engine: EngineConfig, server: ServerConfig) -> bool:
-    """Whether the engine gets a process of its own.
-
-    On a CPU a second process gains nothing: the server's work takes the same cores.
-    """
-    if server.engine_process is not None:
-        return server.engine_process
-    # Tested without torch: a server with a remote engine never imports it.
-    return server.data_parallel_size > 1 or runs_on_gpu(engine.device)
+    return await _on_daemon_thread(load)
 
 
 async def _on_daemon_thread(work: Callable[[], _EngineT]) -> _EngineT:

@@ -32,6 +32,7 @@ from draftline.engine.process.messages import (
     CommandName,
     FollowCache,
     FromEngine,
+    Load,
     Opened,
     Reply,
     Start,
@@ -116,7 +117,7 @@ class EngineProcess:
         worker: Sequence[str] = (WORKER,),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the process, which begins to load the model; `opened` and `start` wait for it.
+        """Start the process, which begins to import torch; `load_model` lets it go on.
 
         Args:
             config: the engine's options.
@@ -144,6 +145,10 @@ class EngineProcess:
         self._serials = count()
         self._reader = threading.Thread(target=self._read, name="draftline-engine", daemon=True)
         self._send(Start(config, log_level, log_format))
+
+    def load_model(self) -> None:
+        """Let the process load the model, whose files are there; `opened` and `start` wait for it."""
+        self._send(Load())
 
     def opened(self) -> ModelConfig:
         """Wait until the process has read the model's configuration.

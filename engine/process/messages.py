@@ -25,11 +25,16 @@ CommandName = Literal["flush_prefix_cache", "start_profile", "stop_profile"]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """To the engine, the first message: load the model, and log in this way."""
+    """To the engine, the first message: prepare to load the model, and log in this way."""
 
     config: EngineConfig
     log_level: str
     log_format: Literal["text", "json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """To the engine, the second message: the model's files are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +152,7 @@ class Close:
     """To the engine: stop after the step in progress."""
 
 
-ToEngine = Start | Submit | Cancel | Command | FollowCache | Close
+ToEngine = Start | Load | Submit | Cancel | Command | FollowCache | Close
 FromEngine = Opened | Started | Updates | CacheChanges | Reply | Stopped
 
 

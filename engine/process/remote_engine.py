@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from typing_extensions import override
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError
-from draftline.engine.process.engine_process import WORKER, EngineProcess
+from draftline.engine.process.engine_process import EngineProcess
 from draftline.engine.process.messages import CommandName
 from draftline.engine.process.placement import Load, Placement
-from draftline.engine.process.startup import has_gpu
 from draftline.engine.protocol import EngineClient, GenerateRequest, Sink, Submitted
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.stats import EngineStats, total
@@ -42,65 +41,52 @@ class RemoteEngine(EngineClient):
         replicas: the processes.
     """
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        *,
-        replicas: int = 1,
-        log_level: str = "warning",
-        log_format: Literal["text", "json"] = "text",
-        worker: Sequence[str] = (WORKER,),
-    ) -> None:
-        """Start the processes, and wait until all of them serve.
+    def __init__(self, config: EngineConfig, replicas: Sequence[EngineProcess]) -> None:
+        """Let the processes load the model, and wait until all of them serve.
 
         Args:
-            config: the options of each engine.
-            replicas: how many there are. On GPUs each has its own, from ``device`` on.
-            log_level: what the processes log.
-            log_format: how they do.
-            worker: the module that each runs, and arguments for it before the connection's.
+            config: the options that they were started with.
+            replicas: the processes (`start_replicas`), which end with this engine, or if it cannot be made.
 
         Raises:
             ModelLoadError: the model cannot be loaded, or served with these options; or the replicas differ.
             EngineStoppedError: a process ended before it could say why.
         """
-        self.replicas: list[EngineProcess] = []
-        try:
-            for of_replica in replica_configs(config, replicas, gpu=has_gpu()):
-                environment = {} if replicas == 1 else _threads_of_one(replicas)
-                self.replicas.append(
-                    EngineProcess(
-                        of_replica, log_level=log_level, log_format=log_format, worker=worker, environment=environment
-                    )
-                )
-            # The processes load the model while the tokenizer is loaded here.
+        self.replicas = list(replicas)
+        with ExitStack() as undo:
+            for replica in self.replicas:
+                undo.callback(replica.abandon)
+            for replica in self.replicas:
+                replica.load_model()
             shapes = [replica.opened() for replica in self.replicas]
+            # The processes load the model, while this one prepares what requests need here.
             template = None if config.chat_template is None else Path(config.chat_template)
             self.tokenizer = load_tokenizer(config.tokenizer or config.model, shapes[0], template)
+            self.compiler: ConstraintCompiler | None = ConstraintCompiler(
+                ByteVocabulary.of(
+                    self.tokenizer, shapes[0].vocab_size, frozenset(self.tokenizer.all_eos_ids(shapes[0]))
+                ),
+                cache_folder=cache_folder(config.constraint_cache),
+            )
+            undo.callback(self.compiler.close)
+            self.compiler.prepare()
             for replica in self.replicas:
                 replica.start()
             self._check_alike()
-        except BaseException:
-            for replica in self.replicas:
-                replica.abandon()
-            raise
+            undo.pop_all()
         infos = [replica.info for replica in self.replicas]
         self.info = replace(
             infos[0],
             max_model_len=min(info.max_model_len for info in infos),
             device_uuids=tuple(dict.fromkeys(uuid for info in infos for uuid in info.device_uuids)),
         )
-        self.compiler: ConstraintCompiler | None = ConstraintCompiler(
-            ByteVocabulary.of(self.tokenizer, self.info.config.vocab_size, frozenset(self.info.eos_token_ids)),
-            cache_folder=cache_folder(config.constraint_cache),
-        )
         # A gateway places requests by the contents of one cache, so it has a server for each replica.
         self.journal = self.replicas[0].journal
         self.stopped: Future[EngineStoppedError | None] = Future()
         self._builder = RequestBuilder(self.info, self.tokenizer, config.ageing_s, self.compiler, config.default_seed)
         self._lock = threading.Lock()
-        self._placement = Placement(replicas, min(info.cache_blocks for info in infos), self.info.block_size)
-        self._running = replicas
+        self._placement = Placement(len(self.replicas), min(info.cache_blocks for info in infos), self.info.block_size)
+        self._running = len(self.replicas)
         for index, replica in enumerate(self.replicas):
             replica.stopped.add_done_callback(self._when_stopped(index))
 
@@ -187,33 +173,6 @@ class RemoteEngine(EngineClient):
                 logger.error("replica %d has ended, %d go on: %s", index, left, stopped.result())
 
         return note
-
-
-def replica_configs(config: EngineConfig, replicas: int, *, gpu: bool) -> list[EngineConfig]:
-    """The options of each replica: those given, on GPUs with devices of its own, counted from ``device`` on.
-
-    Args:
-        config: the options.
-        replicas: how many there are.
-        gpu: whether the machine has a GPU.
-
-    Raises:
-        ModelLoadError: ``device`` names something that cannot be counted.
-    """
-    if replicas == 1 or config.device == "cpu" or (config.device == "auto" and not gpu):
-        return [config] * replicas
-    size = config.tensor_parallel_size
-    kind, _, first = config.device.replace("auto", "cuda").partition(":")
-    if kind != "cuda" or not (first or "0").isdigit():
-        raise ModelLoadError(f"data_parallel_size: there are no {replicas} devices from {config.device!r} on")
-    begin = int(first or 0)
-    return [config.model_copy(update={"device": f"cuda:{begin + index * size}"}) for index in range(replicas)]
-
-
-def _threads_of_one(replicas: int) -> dict[str, str]:
-    """The environment of one of several processes on a CPU, which share its cores."""
-    given = os.environ.get("OMP_NUM_THREADS")
-    return {"OMP_NUM_THREADS": given or str(max(1, (os.cpu_count() or 1) // replicas))}
 
 
 def _joined(parts: Iterable[Future[Any]], join: Callable[[list[Any]], Any]) -> Future[Any]:

@@ -31,6 +31,7 @@ from draftline.engine.process.messages import (
     Command,
     FollowCache,
     FromEngine,
+    Load,
     Opened,
     Reply,
     Start,
@@ -224,6 +225,8 @@ def main(descriptor: int, substitutes: Substitutes | None = None) -> None:
         from draftline.engine.threaded_engine import start_engine
         from draftline.models.loader import open_checkpoint
 
+        load = inbox.get()
+        assert isinstance(load, Load)
         opened = Opened(open_checkpoint(start.config.model, load_format=start.config.load_format).config)
         connection.send_bytes(pickle.dumps(opened))
         engine = start_engine(start.config, workers, substitutes)

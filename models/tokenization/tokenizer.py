@@ -68,6 +68,10 @@ class Tokenizer:
         """For pickle: a compiled chat template cannot move to another process, but its source can."""
         return type(self), (self._data,)
 
+    def all_eos_ids(self, config: ModelConfig) -> tuple[int, ...]:
+        """The ids that end a sequence, by these files or by the model's configuration, in order."""
+        return tuple(sorted({*config.eos_token_ids, *self.eos_ids}))
+
     @staticmethod
     def from_folder(folder: Path) -> Tokenizer:
         """The tokenizer of an HF folder.

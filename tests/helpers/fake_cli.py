@@ -19,11 +19,11 @@ def start_engine(config: EngineConfig) -> FakeEngine:
 
 
 def install() -> None:
-    """Replace the modules that load models, in this process or in another."""
-    names = ("threaded_engine", "process.remote_engine")
+    """Replace the modules that load models or start processes for them, in this process or in another."""
+    names = ("threaded_engine", "process.replicas")
     here, elsewhere = (types.ModuleType(f"draftline.engine.{name}") for name in names)
     here.start_engine = start_engine  # type: ignore[attr-defined]
-    elsewhere.RemoteEngine = lambda config, **_: start_engine(config)  # type: ignore[attr-defined]
+    elsewhere.start_replicas = lambda *_, **__: []  # type: ignore[attr-defined]
     sys.modules |= {module.__name__: module for module in (here, elsewhere)}
 
 

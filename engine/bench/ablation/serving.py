@@ -17,6 +17,7 @@ import uvloop
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DraftlineError
 from draftline.engine.process.remote_engine import RemoteEngine
+from draftline.engine.process.replicas import start_replicas
 from draftline.engine.process.startup import keep_heap, start_process
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
@@ -29,7 +30,7 @@ _WORKER = "draftline.engine.bench.ablation.worker"
 
 def _load(config: EngineConfig, names: list[str], engine_process: bool) -> ThreadedEngine | RemoteEngine:
     if engine_process:
-        return RemoteEngine(config, worker=(_WORKER, ",".join(names)))
+        return RemoteEngine(config, start_replicas(config, worker=(_WORKER, ",".join(names))))
     from draftline.engine.bench.ablation.substitutes import substitutes_of  # imports torch
     from draftline.engine.threaded_engine import start_engine
 

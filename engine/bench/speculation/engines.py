@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from draftline.engine.bench.readiness import wait_for_kernels
 from draftline.engine.config import EngineConfig
 from draftline.engine.process.remote_engine import RemoteEngine
+from draftline.engine.process.replicas import start_replicas
 from draftline.engine.process.startup import runs_on_gpu
 from draftline.engine.protocol import EngineClient
 from draftline.engine.threaded_engine import start_engine
@@ -30,7 +31,7 @@ def running(config: EngineConfig, own_process: bool | None = None) -> Iterator[E
     Raises:
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
     """
-    start = RemoteEngine if in_own_process(config, own_process) else start_engine
-    with closing(start(config)) as engine:
+    own = in_own_process(config, own_process)
+    with closing(RemoteEngine(config, start_replicas(config)) if own else start_engine(config)) as engine:
         wait_for_kernels(engine.stats)
         yield engine

@@ -433,6 +433,24 @@ def test_a_command_imports_no_other() -> None:
         assert done.stdout.splitlines()[-1] == imported
 
 
+def test_the_engine_s_process_starts_before_the_server_is_imported() -> None:
+    """Both take seconds to import."""
+    code = """if True:
+        import subprocess, sys
+        from draftline.engine.cli import main
+
+        def start(*_, **__):
+            print(*sorted({"numpy", "torch", "draftline.engine.server.server"} & set(sys.modules)))
+            sys.exit(0)
+
+        subprocess.Popen.__init__ = start
+        main()
+    """
+    command = [sys.executable, "-c", code, "serve", "--engine-process", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -6,7 +6,7 @@ import pytest
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.process.placement import OUTPUT_TOKENS, Load, Placement
-from draftline.engine.process.remote_engine import replica_configs
+from draftline.engine.process.replicas import replica_configs
 from draftline.models.errors import ModelLoadError
 
 IDLE = Load(0, 0)

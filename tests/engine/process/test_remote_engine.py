@@ -33,6 +33,7 @@ from draftline.engine.outputs import Delta, Failed, Finished
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.process.messages import portable
 from draftline.engine.process.remote_engine import RemoteEngine
+from draftline.engine.process.replicas import start_replicas
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.threaded_engine import start_engine
 from draftline.models.errors import ModelLoadError
@@ -45,7 +46,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
 
 @pytest.fixture(scope="module")
 def engine(config: EngineConfig) -> Iterator[RemoteEngine]:
-    remote = RemoteEngine(config)
+    remote = RemoteEngine(config, start_replicas(config))
     yield remote
     remote.close()
     assert remote.stopped.result(PATIENCE_S) is None
@@ -170,7 +171,7 @@ def test_commands_are_answered(engine: RemoteEngine, tmp_path: Path) -> None:
 
 def test_requests_fail_and_the_engine_has_stopped_where_its_process_dies(config: EngineConfig) -> None:
     """So do those who wait for an answer, whether or not others have given up waiting."""
-    engine = RemoteEngine(config)
+    engine = RemoteEngine(config, start_replicas(config))
     inbox = Inbox(engine)
     inbox.submit("one", [5], ENDLESS)
     inbox.updates.get(timeout=PATIENCE_S)
@@ -189,12 +190,15 @@ def test_requests_fail_and_the_engine_has_stopped_where_its_process_dies(config:
 
 
 def test_a_model_that_cannot_be_loaded_is_reported(config: EngineConfig) -> None:
+    wrong = config.model_copy(update={"model": "/missing"})
+    (replica,) = replicas = start_replicas(wrong)
     with pytest.raises(ModelLoadError, match="missing"):
-        RemoteEngine(config.model_copy(update={"model": "/missing"}))
+        RemoteEngine(wrong, replicas)
+    assert replica.process.poll() is not None
 
 
 def test_the_process_ends_with_the_server_s(config: EngineConfig) -> None:
-    engine = RemoteEngine(config)
+    engine = RemoteEngine(config, start_replicas(config))
     with socket.socket(fileno=os.dup(engine.replicas[0].connection.fileno())) as line:
         line.shutdown(socket.SHUT_RDWR)
     assert isinstance(engine.stopped.result(PATIENCE_S), EngineStoppedError)
@@ -219,6 +223,28 @@ def test_a_server_drains_and_takes_its_engine_along(config: EngineConfig) -> Non
             *_, last = last, *outputs
             assert len(last.outputs[0].token_ids) == 300
         assert server.wait(PATIENCE_S) == 0
+
+
+def test_a_server_that_cannot_listen_ends_the_process_that_it_has_begun(config: EngineConfig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = (
+            sys.executable,
+            "-m",
+            "draftline",
+            "serve",
+            "--engine-process",
+            "--port",
+            port,
+            "--model",
+            config.model,
+        )
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as server:
+            _, err = server.communicate(timeout=PATIENCE_S)
+    assert server.returncode == 1
+    assert "cannot listen" in err
+    with pytest.raises(ProcessLookupError):  # none of its group is left
+        os.killpg(server.pid, 0)
 
 
 def test_errors_travel_whole() -> None:

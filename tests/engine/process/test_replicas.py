@@ -14,6 +14,7 @@ from draftline.engine.errors import DuplicateRequestError, EngineStoppedError
 from draftline.engine.outputs import Delta, Failed
 from draftline.engine.params import SamplingParams
 from draftline.engine.process.remote_engine import RemoteEngine
+from draftline.engine.process.replicas import start_replicas
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.telemetry.metrics import Metrics
 from draftline.engine.threaded_engine import start_engine
@@ -26,7 +27,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
 
 @pytest.fixture(scope="module")
 def engine(config: EngineConfig) -> Iterator[RemoteEngine]:
-    remote = RemoteEngine(config, replicas=2)
+    remote = RemoteEngine(config, start_replicas(config, 2))
     yield remote
     remote.close()
     assert remote.stopped.result(PATIENCE_S) is None
@@ -100,7 +101,7 @@ def test_metrics_are_those_of_each(engine: RemoteEngine) -> None:
 
 
 def test_the_others_go_on_where_one_dies(config: EngineConfig) -> None:
-    engine = RemoteEngine(config, replicas=2)
+    engine = RemoteEngine(config, start_replicas(config, 2))
     inbox = Inbox(engine)
     inbox.submit("one", [5, 3], ENDLESS)
     inbox.submit("two", [5, 3], SamplingParams(temperature=0, max_tokens=400, ignore_eos=True))
