@@ -71,10 +71,14 @@ class GraphRecorder(Recorder):
     @override
     def record(self, work: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
         captured = self._capture(work)
-        return self._capture(work) if self._settle() else captured
+        if self._settle():
+            del captured  # the next one takes its memory
+            captured = self._capture(work)
+        return captured
 
     def _capture(self, work: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
         graph = torch.cuda.CUDAGraph()
+        torch.cuda.empty_cache()  # a capture cannot take memory that is only kept for reuse
         with torch.cuda.stream(self._stream), torch.inference_mode():
             # Relaxed: kernels are loaded at their first launch, which may be this one.
             graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
