@@ -38,7 +38,7 @@ def seconds_to_ready(command: Sequence[str], port: int, environment: dict[str, s
         RuntimeError: the process ended, or did not serve within ``timeout_s``.
     """
     start = time.perf_counter()
-    process = subprocess.Popen(command, env=environment)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_reconnect_backoff_ms", 100)]) as channel:
             health = health_pb2_grpc.HealthStub(channel)
