@@ -12,21 +12,24 @@ found nothing to make faster here, and took 3 s of SmolLM2's start.
 
 import warnings
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.reference import functional, functional_step
 from draftline.kernels.reference.attention import group_rows
 from draftline.kernels.reference.attention_sizes import attention_sizes
-from draftline.kernels.reference.functional import Group
 from draftline.kernels.reference.functional_step import HeadShape, RowGroup, Step
 from draftline.kernels.reference.ops import flat_cache, flat_scales, norm_factors
 from draftline.models.config import ModelConfig
 from draftline.models.hidden_states import HiddenStateSink, write_states
-from draftline.models.layers import DecoderLayer, DecoderWeights
+from draftline.models.layers import DecoderLayer, DecoderWeights, GatedMlp
+
+_T = TypeVar("_T")
 
 _Scales = list[Tensor | None]
 _Program = Callable[
@@ -57,75 +60,77 @@ class ScriptedForward:
         self._heads_per_key = config.num_heads // config.num_kv_heads
         self._sizes = attention_sizes(config.head_dim, dtype, torch.device("cpu"))
         self._rows_to_run = rows_to_run
-        self._run: _Program = _compiled(_ScriptedDecoder(weights, config, dtype, self._sizes.dtype))
-        self._cache: KVCache | None = None
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
-        self._key_scales: _Scales = []
-        self._value_scales: _Scales = []
+        self._run: _Program = script(_ScriptedDecoder(weights, config, dtype, self._sizes.dtype))
+        self._flat = FlatCaches()
 
     def __call__(self, batch: Batch, cache: KVCache, sink: HiddenStateSink) -> Tensor:
         """[S, vocab] float32 logits; see ``Model.forward``."""
-        if self._cache is not cache:
-            self._cache = cache
-            self._keys = [flat_cache(layer.keys) for layer in cache.layers]
-            self._values = [flat_cache(layer.values) for layer in cache.layers]
-            scales = [flat_scales(layer.scales) for layer in cache.layers]
-            self._key_scales, self._value_scales = [keys for keys, _ in scales], [values for _, values in scales]
         num_blocks, block_size = cache.layers[0].keys.shape[:2]
         groups = group_rows(batch, self._heads_per_key, self._sizes, num_blocks, block_size)
-        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]  # in this thread alone
-            logits, states = self._run(
-                batch.token_ids,
-                batch.positions,
-                batch.cache_index,
-                batch.block_tables,
-                batch.logits_index,
-                self._rows_to_run(batch.token_ids.shape[0]),
-                groups,
-                block_size,
-                list(sink.layers),
-                self._keys,
-                self._values,
-                self._key_scales,
-                self._value_scales,
-            )
+        logits, states = run_script(
+            self._run,
+            batch.token_ids,
+            batch.positions,
+            batch.cache_index,
+            batch.block_tables,
+            batch.logits_index,
+            self._rows_to_run(batch.token_ids.shape[0]),
+            groups,
+            block_size,
+            list(sink.layers),
+            *self._flat.of(cache),
+        )
         write_states(sink, states, batch)
         return logits
 
 
-class _ScriptedLayer(torch.nn.Module):
-    """One pre-norm layer. ``window`` is the index of its masks in the step's."""
+class FlatCaches:
+    """The layers of the cache that was used last, as the programs take them."""
 
-    def __init__(self, layer: DecoderLayer, config: ModelConfig, window: int) -> None:
+    def __init__(self) -> None:
+        self._cache: KVCache | None = None
+        self._flat: tuple[list[Tensor], list[Tensor], _Scales, _Scales] = ([], [], [], [])
+
+    def of(self, cache: KVCache) -> tuple[list[Tensor], list[Tensor], _Scales, _Scales]:
+        """Each layer's keys and values [entries, G, D], and their scales [entries, G] or None."""
+        if self._cache is not cache:
+            self._cache = cache
+            scales = [flat_scales(layer.scales) for layer in cache.layers]
+            self._flat = (
+                [flat_cache(layer.keys) for layer in cache.layers],
+                [flat_cache(layer.values) for layer in cache.layers],
+                [keys for keys, _ in scales],
+                [values for _, values in scales],
+            )
+        return self._flat
+
+
+class ScriptedAttention(torch.nn.Module):
+    """What lies between a layer's two projections. ``window`` is the index of its masks in the step's."""
+
+    def __init__(self, spec: AttentionSpec, config: ModelConfig, window: int) -> None:
         super().__init__()
-        self.attention_norm, self.floor = norm_factors(layer.attention_norm, config.norm_eps)
-        self.qkv = layer.attention.qkv
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        norms = layer.attention.spec.norms
         self.qk_norm = torch.empty(0)
         self.qk_floor = torch.empty(0)
-        if norms is not None:
-            weights = torch.cat((norms[0].expand(self.num_heads, -1), norms[1].expand(self.num_kv_heads, -1)))
+        if spec.norms is not None:
+            queries, keys = spec.norms
+            weights = torch.cat((queries.expand(self.num_heads, -1), keys.expand(self.num_kv_heads, -1)))
             self.qk_norm, self.qk_floor = norm_factors(weights, config.norm_eps)
         self.window = window
-        self.scale = layer.attention.spec.scale
-        self.output = layer.attention.output
-        self.mlp_norm = norm_factors(layer.mlp_norm, config.norm_eps)[0]
-        self.gate_up = layer.mlp.gate_up
-        self.down = layer.mlp.down
+        self.scale = spec.scale
 
     def forward(
         self,
-        residual: Tensor,
+        qkv: Tensor,
         step: Step,
         keys: Tensor,
         values: Tensor,
         key_scales: Tensor | None,
         value_scales: Tensor | None,
     ) -> Tensor:
-        qkv = self.qkv(functional.rms_norm(residual, self.attention_norm, self.floor))
-        rows = residual.shape[0]
+        """[T, (H + 2 G) * D] -> [T, H * D]. Writes keys and values to the cache."""
+        rows = qkv.shape[0]
         qk, v = qkv.view(rows, -1, self.head_dim).split([self.num_heads + self.num_kv_heads, self.num_kv_heads], 1)
         if self.qk_norm.numel() > 0:
             qk = functional.rms_norm(qk, self.qk_norm, self.qk_floor)
@@ -137,9 +142,48 @@ class _ScriptedLayer(torch.nn.Module):
             q_heads, keys, values, key_scales, value_scales,
             step.groups, step.masks[self.window], step.results, self.scale,
         )  # fmt: skip
-        residual = residual + self.output(attended.view(rows, -1))
-        gate_up = self.gate_up(functional.rms_norm(residual, self.mlp_norm, self.floor))
+        return attended.view(rows, -1)
+
+
+class ScriptedMlp(torch.nn.Module):
+    """A gated MLP behind its norm."""
+
+    def __init__(self, mlp: GatedMlp, norm: Tensor, eps: float) -> None:
+        super().__init__()
+        self.norm, self.floor = norm_factors(norm, eps)
+        self.gate_up = mlp.gate_up
+        self.down = mlp.down
+
+    def forward(self, residual: Tensor) -> Tensor:
+        """The residual stream [T, hidden] behind it."""
+        gate_up = self.gate_up(functional.rms_norm(residual, self.norm, self.floor))
         return residual + self.down(functional.silu_mul(gate_up))
+
+
+class _ScriptedLayer(torch.nn.Module):
+    """One pre-norm layer."""
+
+    def __init__(self, layer: DecoderLayer, config: ModelConfig, window: int) -> None:
+        super().__init__()
+        self.norm, self.floor = norm_factors(layer.attention_norm, config.norm_eps)
+        self.qkv = layer.attention.qkv
+        self.attention = ScriptedAttention(layer.attention.spec, config, window)
+        self.output = layer.attention.output
+        self.mlp = ScriptedMlp(layer.mlp, layer.mlp_norm, config.norm_eps)
+
+    def forward(
+        self,
+        residual: Tensor,
+        step: Step,
+        keys: Tensor,
+        values: Tensor,
+        key_scales: Tensor | None,
+        value_scales: Tensor | None,
+    ) -> Tensor:
+        qkv = self.qkv(functional.rms_norm(residual, self.norm, self.floor))
+        attended = self.attention(qkv, step, keys, values, key_scales, value_scales)
+        residual = self.mlp(residual + self.output(attended))
+        return residual
 
 
 class _ScriptedDecoder(torch.nn.Module):
@@ -181,15 +225,10 @@ class _ScriptedDecoder(torch.nn.Module):
         if missing > 0:
             token_ids, positions = F.pad(token_ids, [0, missing]), F.pad(positions, [0, missing])
         heads = HeadShape(self.num_heads, self.num_heads + self.num_kv_heads, self.num_kv_heads, self.head_dim)
-        groups: list[Group] = []
-        for row_group in row_groups:
-            groups.append(functional_step.make_group(row_group, block_tables, block_size, heads, keys[0]))
-        masks: list[list[Tensor]] = []
-        for window in self.windows:
-            masks.append([functional_step.mask(group, window, self.attention_dtype) for group in groups])
-        cos, signed_sin = functional_step.rotation(self.rope, positions)
-        results = functional_step.result_index(groups, rows, heads)
-        step = Step(cache_index, cos, signed_sin, groups, masks, results)
+        step = functional_step.make_step(
+            self.rope, positions, cache_index, block_tables,
+            row_groups, block_size, heads, self.windows, self.attention_dtype, keys[0],
+        )  # fmt: skip
         residual = F.embedding(token_ids, self.embedding).to(self.dtype)
         states: list[Tensor] = []
         for index, layer in enumerate(self.layers):
@@ -203,9 +242,15 @@ class _ScriptedDecoder(torch.nn.Module):
         return logits.to(torch.float32), states
 
 
-def _compiled(decoder: _ScriptedDecoder) -> _Program:
+def script(module: torch.nn.Module) -> Any:
+    """A module's ``forward`` as a program."""
     with warnings.catch_warnings():
         # TorchScript is no longer developed, but its successors need a C++ compiler.
         warnings.simplefilter("ignore", DeprecationWarning)
-        program: _Program = torch.jit.script(decoder.eval()).forward
-    return program
+        return torch.jit.script(module.eval()).forward
+
+
+def run_script(program: Callable[..., _T], *arguments: object) -> _T:
+    """Run a program as it is written, without TorchScript's optimisations, which are off in this thread alone."""
+    with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+        return program(*arguments)

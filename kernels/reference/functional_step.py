@@ -137,6 +137,40 @@ def result_index(groups: list[Group], padded_tokens: int, heads: HeadShape) -> T
     return results.index_copy_(0, target, torch.arange(sources.shape[0], device=sources.device))
 
 
+def make_step(
+    rope: Tensor,
+    positions: Tensor,
+    cache_index: Tensor,
+    block_tables: Tensor,
+    row_groups: list[RowGroup],
+    block_size: int,
+    heads: HeadShape,
+    windows: list[int],
+    dtype: torch.dtype,
+    cache: Tensor,
+) -> Step:
+    """The data of one forward pass.
+
+    Args:
+        rope: see `AttentionSpec`.
+        positions: [T or more], padded as the activations are.
+        cache_index: [T] int64.
+        block_tables: the batch's, [R, max_blocks] int32.
+        row_groups: its rows by shape.
+        block_size: tokens a cache block.
+        heads: the layers' heads.
+        windows: those of the layers; 0 is none.
+        dtype: what the attention computes in.
+        cache: [entries, G, D] keys or values of any layer; only dtype and device matter.
+    """
+    groups = [make_group(group, block_tables, block_size, heads, cache) for group in row_groups]
+    masks: list[list[Tensor]] = []
+    for window in windows:
+        masks.append([mask(group, window, dtype) for group in groups])
+    cos, signed_sin = rotation(rope, positions)
+    return Step(cache_index, cos, signed_sin, groups, masks, result_index(groups, positions.shape[0], heads))
+
+
 def mask(group: Group, window: int, dtype: torch.dtype) -> Tensor:
     """A group's additive mask [B, 1, M, S]: 0 for visible keys, else minus infinity. Window 0 is none."""
     position = group.positions.unsqueeze(1).unsqueeze(3)

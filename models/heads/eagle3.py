@@ -12,6 +12,7 @@ known yet, a trained vector for each distance. Such a head may have several laye
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,8 @@ from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.heads.checkpoint import HeadCheckpoint
 from draftline.models.heads.config import HeadConfig
+from draftline.models.heads.layers import EagerPass, HeadLayer, HeadWeights
+from draftline.models.heads.scripted import ScriptedPass
 from draftline.models.layers import GatedMlp
 from draftline.models.rope import rope_table
 from draftline.models.weights import Weights
@@ -54,23 +57,29 @@ class Eagle3Head:
     """
 
     def __init__(self, checkpoint: HeadCheckpoint, ops: Ops, dtype: torch.dtype, device: torch.device) -> None:
-        self.config, self.device, self._ops = checkpoint.config, device, ops
+        self.config, self.device = checkpoint.config, device
         self.cache_dtype = quant.compute_dtype(dtype, device)
         self.target_ids = checkpoint.target_ids.to(device)
         self.first_mask_id = self.config.layer.vocab_size
         weights = Weights(checkpoint.weights, dtype, device, scaled=ops.runs_scaled)
         try:
             layer, hidden = self.config.layer, self.config.layer.hidden_size
-            self._vectors = _vectors(weights, self.config)
             self._fusion = _fusion(weights, self.config, ops)
-            self._hidden_norm = weights.vector("model.layers.0.hidden_norm.weight", hidden)
-            self._layers = tuple(_layer(weights, layer, index, device) for index in range(layer.num_layers))
-            self._norm = weights.vector("model.norm.weight", hidden)
-            # Eight bits shorten its file. It runs in the activations' type, on every device.
-            self._head = weights.dense_head(self.config.draft_vocab_size, hidden)
+            # Eight bits shorten the file of the output projection. It runs in the activations' type, on every device.
+            own = HeadWeights(
+                vectors=_vectors(weights, self.config),
+                hidden_norm=weights.vector("model.layers.0.hidden_norm.weight", hidden),
+                layers=tuple(_layer(weights, layer, index, device) for index in range(layer.num_layers)),
+                norm=weights.vector("model.norm.weight", hidden),
+                output=weights.dense_head(self.config.draft_vocab_size, hidden),
+            )
         except UnsupportedFormatError as error:
             raise ModelLoadError(str(error)) from error
         self.quantization = weights.formats
+        self._eager = EagerPass(own, self.config, ops)
+        self._pass: Callable[[Batch, Tensor, Tensor, KVCache], tuple[Tensor, Tensor]] = (
+            ScriptedPass(own, self.config, self.cache_dtype) if ops.scripted and device.type == "cpu" else self._eager
+        )
 
     def fuse(self, states: Tensor) -> Tensor:
         """One hidden state from those of several layers: [T, layers, target_hidden] -> [T, hidden]."""
@@ -85,8 +94,7 @@ class Eagle3Head:
             hidden: [T, hidden], each entry's hidden state; it may be written over.
             cache: the keys and values.
         """
-        qkv, _ = self._before_last_attention(batch, token_ids, hidden, cache)
-        self._ops.rope_write_kv(qkv, batch, cache.layers[-1], self._layers[-1].spec)
+        self._eager.fill_cache(batch, token_ids, hidden, cache)
 
     def forward(self, batch: Batch, token_ids: Tensor, hidden: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
         """Write the batch's keys and values to the cache, and predict from the S entries of ``logits_index``.
@@ -96,44 +104,10 @@ class Eagle3Head:
         Returns:
             [S, draft_vocab] logits of the token after each entry's, and [S, hidden], the hidden state of the next entry.
         """
-        ops, layer, eps = self._ops, self._layers[-1], self.config.layer.norm_eps
-        qkv, residual = self._before_last_attention(batch, token_ids, hidden, cache)
-        attended = ops.rope_attention(qkv, batch, cache.layers[-1], layer.spec)
-        # Only the entries that predict need the rest of the layer. Where each of them does, they are in order.
-        if batch.logits_index.shape[0] < token_ids.shape[0]:
-            attended, residual = (ops.take_rows(x, batch.logits_index) for x in (attended, residual))
-        residual = layer.output.linear_add(attended, residual, ops)
-        residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
-        logits = self._head.norm_linear(residual, self._norm, eps, ops)
-        return logits, ops.rms_norm(residual, self._norm, eps) if self.config.norm_output else residual
-
-    def _before_last_attention(
-        self, batch: Batch, token_ids: Tensor, hidden: Tensor, cache: KVCache
-    ) -> tuple[Tensor, Tensor]:
-        """Queries, keys and values of the entries in the last layer, and the residual stream before it."""
-        ops, first, eps = self._ops, self._layers[0], self.config.layer.norm_eps
-        inputs, normed = ops.joined_norms(self._vectors, token_ids, first.norm, hidden, self._hidden_norm, eps)
-        qkv, residual = first.qkv.linear(inputs, ops), normed if self.config.norm_before_residual else hidden
-        for layer, following, layer_cache in zip(self._layers, self._layers[1:], cache.layers, strict=False):
-            residual = layer.output.linear_add(ops.rope_attention(qkv, batch, layer_cache, layer.spec), residual, ops)
-            residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
-            qkv = following.qkv.norm_linear(residual, following.norm, eps, ops)
-        return qkv, residual
+        return self._pass(batch, token_ids, hidden, cache)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """A decoder layer. The first one's attention reads a token's embedding and a hidden state side by side."""
-
-    norm: Tensor
-    qkv: Linear
-    output: Linear
-    spec: AttentionSpec
-    mlp_norm: Tensor
-    mlp: GatedMlp
-
-
-def _layer(weights: Weights, config: ModelConfig, index: int, device: torch.device) -> _Layer:
+def _layer(weights: Weights, config: ModelConfig, index: int, device: torch.device) -> HeadLayer:
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     queries, keys = config.num_heads * head_dim, config.num_kv_heads * head_dim
     prefix = f"model.layers.{index}."
@@ -146,7 +120,7 @@ def _layer(weights: Weights, config: ModelConfig, index: int, device: torch.devi
         )
     qkv = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
     gate_up = {"gate_proj": inner, "up_proj": inner}
-    return _Layer(
+    return HeadLayer(
         norm=weights.vector(f"{prefix}input_layernorm.weight", hidden),
         qkv=weights.linear(attention, qkv, hidden if index else 2 * hidden, bias=config.qkv_bias),
         output=weights.summed(attention, "o_proj", hidden, queries, bias=config.output_bias),

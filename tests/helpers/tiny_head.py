@@ -109,11 +109,11 @@ class InMemory:
         return RawTensor(name, "F32", tuple(value.shape), value)
 
 
-def made_head(config: HeadConfig, weights: Mapping[str, Tensor]) -> Eagle3Head:
-    """A head on the CPU in float32."""
+def made_head(config: HeadConfig, weights: Mapping[str, Tensor], kernels: str = "auto") -> Eagle3Head:
+    """A head on the CPU in float32, with ``kernels`` as `EngineConfig` has them."""
     ids = torch.arange(config.draft_vocab_size) + weights["d2t"]
     checkpoint = HeadCheckpoint(config, InMemory(config.layer, weights), ids)
-    return Eagle3Head(checkpoint, select_ops(CPU), torch.float32, CPU)
+    return Eagle3Head(checkpoint, select_ops(CPU, kernels), torch.float32, CPU)
 
 
 def opened_head(folder: Path, target: ModelConfig = CONFIG) -> Eagle3Head:

@@ -137,3 +137,38 @@ def test_drafts_are_those_of_the_network(kind: str) -> None:
         # The next entry has the network's own output in the place of the target's hidden state.
         expected_hidden = torch.cat((expected_hidden, output[-1:]))
         batch = entries(tokens[TOKENS + step : TOKENS + step + 1], TOKENS + step)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *KINDS.values(),
+        {"parallel_drafts": 3, "num_hidden_layers": 3},
+        KINDS["qwen3"] | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
+    ],
+    ids=[*KINDS, "three layers", "window"],
+)
+@torch.inference_mode()
+def test_a_program_has_the_bits_of_the_operations(fields: dict[str, Any]) -> None:
+    config = head_config(head_fields(TARGET, draft_vocab_size=37, **fields), "head", TARGET)
+    layer, weights = config.layer, random_weights(config)
+    draw = torch.Generator().manual_seed(2)
+    tokens = torch.randint(0, TARGET.vocab_size, (TOKENS,), generator=draw)
+    hidden = torch.randn((TOKENS, layer.hidden_size), generator=draw)
+    results = []
+    for kernels in ("auto", "reference"):
+        cache = KVCache.allocate(
+            layer.num_layers, 4, 8, layer.num_kv_heads, layer.head_dim, dtype=torch.float32, device=torch.device("cpu")
+        )
+        head, batch, one = (
+            made_head(config, weights, kernels),
+            entries(tokens[:-1], 0),
+            entries(tokens[-1:], TOKENS - 1),
+        )
+        first = head.forward(batch, tokens[:-1], hidden[:-1].clone(), cache)
+        second = head.forward(one, tokens[-1:], first[1].clone(), cache)
+        results.append(
+            [*first, *second, *(keys_or_values for own in cache.layers for keys_or_values in (own.keys, own.values))]
+        )
+    for program, operations in zip(*results, strict=True):
+        assert torch.equal(program, operations)
