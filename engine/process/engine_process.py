@@ -32,7 +32,7 @@ from draftline.engine.process.messages import (
     CommandName,
     FollowCache,
     FromEngine,
-    Load,
+    LoadModel,
     Opened,
     Reply,
     Start,
@@ -148,7 +148,7 @@ class EngineProcess:
 
     def load_model(self) -> None:
         """Let the process load the model, whose files are there; `opened` and `start` wait for it."""
-        self._send(Load())
+        self._send(LoadModel())
 
     def opened(self) -> ModelConfig:
         """Wait until the process has read the model's configuration.

@@ -33,7 +33,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadModel:
     """To the engine, the second message: the model's files are there."""
 
 
@@ -152,7 +152,7 @@ class Close:
     """To the engine: stop after the step in progress."""
 
 
-ToEngine = Start | Load | Submit | Cancel | Command | FollowCache | Close
+ToEngine = Start | LoadModel | Submit | Cancel | Command | FollowCache | Close
 FromEngine = Opened | Started | Updates | CacheChanges | Reply | Stopped
 
 

@@ -31,7 +31,7 @@ from draftline.engine.process.messages import (
     Command,
     FollowCache,
     FromEngine,
-    Load,
+    LoadModel,
     Opened,
     Reply,
     Start,
@@ -226,7 +226,7 @@ def main(descriptor: int, substitutes: Substitutes | None = None) -> None:
         from draftline.models.loader import open_checkpoint
 
         load = inbox.get()
-        assert isinstance(load, Load)
+        assert isinstance(load, LoadModel)
         opened = Opened(open_checkpoint(start.config.model, load_format=start.config.load_format).config)
         connection.send_bytes(pickle.dumps(opened))
         engine = start_engine(start.config, workers, substitutes)

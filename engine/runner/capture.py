@@ -70,11 +70,13 @@ class GraphRecorder(Recorder):
 
     @override
     def record(self, work: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
-        captured = self._capture(work)
-        if self._settle():
-            del captured  # the next one takes its memory
-            captured = self._capture(work)
-        return captured
+        graph, result = self._capture(work)
+        if not self._settle():
+            return graph, result
+        # The next capture takes the result's memory. This graph lives meanwhile: torch uses no pool again whose last graph has gone, if
+        # anything else is still in it, such as the vendor's workspace.
+        del result
+        return self._capture(work)
 
     def _capture(self, work: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
         graph = torch.cuda.CUDAGraph()

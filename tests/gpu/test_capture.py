@@ -20,12 +20,13 @@ def test_work_is_captured_again_once_its_kernels_are_settled() -> None:
     cuda = torch.device("cuda")
     settled = iter([True, False])
     recorder = GraphRecorder(cuda, lambda: next(settled))
-    out, calls = torch.zeros(1, device=cuda), []
+    out = torch.zeros(1, device=cuda)
+    kept: list[torch.Tensor] = []
 
     def work() -> int:
-        calls.append(None)
-        out.fill_(len(calls))
-        return len(calls)
+        kept.append(out + 1)  # as the vendor's library keeps its workspace
+        out.fill_(len(kept))
+        return len(kept)
 
     graph, result = recorder.record(work)
     assert result == 2
