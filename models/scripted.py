@@ -31,11 +31,13 @@ from draftline.models.layers import DecoderLayer, DecoderWeights, GatedMlp
 
 _T = TypeVar("_T")
 
-_Scales = list[Tensor | None]
+Scales = list[Tensor | None]
+"""Those of each layer's keys or values; None where the cache has none."""
+
 _Program = Callable[
     [
         Tensor, Tensor, Tensor, Tensor, Tensor, int, list[RowGroup], int, list[int],
-        list[Tensor], list[Tensor], _Scales, _Scales,
+        list[Tensor], list[Tensor], Scales, Scales,
     ],
     tuple[Tensor, list[Tensor]],
 ]  # fmt: skip
@@ -89,9 +91,9 @@ class FlatCaches:
 
     def __init__(self) -> None:
         self._cache: KVCache | None = None
-        self._flat: tuple[list[Tensor], list[Tensor], _Scales, _Scales] = ([], [], [], [])
+        self._flat: tuple[list[Tensor], list[Tensor], Scales, Scales] = ([], [], [], [])
 
-    def of(self, cache: KVCache) -> tuple[list[Tensor], list[Tensor], _Scales, _Scales]:
+    def of(self, cache: KVCache) -> tuple[list[Tensor], list[Tensor], Scales, Scales]:
         """Each layer's keys and values [entries, G, D], and their scales [entries, G] or None."""
         if self._cache is not cache:
             self._cache = cache

@@ -61,12 +61,12 @@ class EagerPass:
         self._weights, self._config, self._ops = weights, config, ops
 
     def fill_cache(self, batch: Batch, token_ids: Tensor, hidden: Tensor, cache: KVCache) -> None:
-        """See `Eagle3Head.fill_cache`."""
+        """Write the batch's keys and values alone; the arguments are those of `Eagle3Head.fill_cache`."""
         qkv, _ = self._before_last_attention(batch, token_ids, hidden, cache)
         self._ops.rope_write_kv(qkv, batch, cache.layers[-1], self._weights.layers[-1].spec)
 
     def __call__(self, batch: Batch, token_ids: Tensor, hidden: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
-        """See `Eagle3Head.forward`."""
+        """[S, draft_vocab] logits and [S, hidden]; the arguments are those of `Eagle3Head.forward`."""
         ops, layer, eps = self._ops, self._weights.layers[-1], self._config.layer.norm_eps
         qkv, residual = self._before_last_attention(batch, token_ids, hidden, cache)
         attended = ops.rope_attention(qkv, batch, cache.layers[-1], layer.spec)

@@ -21,13 +21,12 @@ from draftline.kernels.reference.ops import norm_factors
 from draftline.models.config import ModelConfig
 from draftline.models.heads.config import HeadConfig
 from draftline.models.heads.layers import HeadLayer, HeadWeights
-from draftline.models.scripted import FlatCaches, ScriptedAttention, ScriptedMlp, run_script, script
+from draftline.models.scripted import FlatCaches, Scales, ScriptedAttention, ScriptedMlp, run_script, script
 
-_Scales = list[Tensor | None]
 _Program = Callable[
     [
         Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, list[RowGroup], int,
-        list[Tensor], list[Tensor], _Scales, _Scales,
+        list[Tensor], list[Tensor], Scales, Scales,
     ],
     tuple[Tensor, Tensor],
 ]  # fmt: skip
@@ -45,7 +44,7 @@ class ScriptedPass:
         self._flat = FlatCaches()
 
     def __call__(self, batch: Batch, token_ids: Tensor, hidden: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
-        """See `Eagle3Head.forward`."""
+        """[S, draft_vocab] logits and [S, hidden]; the arguments are those of `Eagle3Head.forward`."""
         num_blocks, block_size = cache.layers[0].keys.shape[:2]
         return run_script(
             self._run,

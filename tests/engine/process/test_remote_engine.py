@@ -234,10 +234,10 @@ def test_a_server_that_cannot_listen_ends_the_process_that_it_has_begun(config: 
             "draftline",
             "serve",
             "--engine-process",
-            "--port",
-            port,
             "--model",
             config.model,
+            "--port",
+            port,
         )
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as server:
             _, err = server.communicate(timeout=PATIENCE_S)
