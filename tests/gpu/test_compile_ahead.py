@@ -14,6 +14,7 @@ from triton import knobs
 from draftline.kernels.triton.compile.ahead import CompileAhead
 from draftline.kernels.triton.compile.later import CompileLater
 from draftline.kernels.triton.pointwise.activations import silu_mul
+from draftline.kernels.triton.pointwise.norms import rms_norm
 
 
 @triton.jit
@@ -74,6 +75,18 @@ def test_other_processes_compile(compiled: Compiled) -> None:
         torch.testing.assert_close(
             silu_mul(batch, overlap=False).float(), torch.nn.functional.silu(gate) * up, rtol=1e-2, atol=1e-2
         )
+    assert compiled() == 0
+
+
+def test_they_compile_kernels_that_call_others(compiled: Compiled) -> None:
+    """Constants of what a kernel calls belong to its key, in whichever order kernels come."""
+    x, weight = (torch.ones(*size, device="cuda", dtype=torch.bfloat16) for size in ((3, 336), (336,)))
+    with CompileAhead(torch.device("cuda")).rehearsal():
+        silu_mul(x, overlap=False)
+        for overlap in (True, False):
+            rms_norm(x, weight, 1e-5, overlap=overlap)
+    assert compiled() == 0
+    torch.testing.assert_close(rms_norm(x, weight, 1e-5), x)
     assert compiled() == 0
 
 
