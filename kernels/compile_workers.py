@@ -1,9 +1,9 @@
 """``KernelCompileWorkers``: processes that compile Triton kernels. Each runs this module, ``python -m ... FD PROCESSES NICENESS``.
 
 The first process loads torch, Triton and the kernels. Then, still without threads or a device, it forks the others. All
-receive jobs from one socket; each job goes to one of them. They end when the other end is closed and no job is left, so
-none outlives its parent by more than one compilation. Nothing is sent back: compiled kernels are in Triton's cache on
-disk. The first launch compiles the rest, such as kernels that failed or whose process died.
+receive jobs from one socket; each job goes to one of them, which leaves the compiled kernel in Triton's cache on disk and sends
+back the job's number. They end when the other end is closed, or no job is left and none will come. So none outlives its parent by
+more than one compilation. The first launch compiles the rest, such as kernels that failed or whose process died.
 
 The parent needs neither torch nor Triton.
 """
@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -25,11 +26,12 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _LIMIT_S = 60.0
-"""Seconds after which waiting for the processes ends."""
+"""Seconds without a compiled kernel after which waiting for the processes ends."""
 
 _MAX_PROCESSES = 16
 _MAX_JOB_BYTES = 1 << 17
 """The largest message that a socket takes."""
+_MAX_NUMBER_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class KernelCompileWorkers:
         # Messages keep their bounds, and one goes to one receiver.
         self._jobs, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._jobs.settimeout(_LIMIT_S)
+        self._sent = 0
         self._stopped = False
         command = (sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(processes), str(niceness))
         with theirs, ExitStack() as failing:
@@ -89,30 +92,41 @@ class KernelCompileWorkers:
             return None
 
     def compile(self, job: CompileJob) -> None:
-        """Send a job."""
-        with suppress(OSError):  # the processes have ended or are stuck: `finish` logs it
-            self._jobs.send(dumps(asdict(job)).encode())
+        """Send a job. The first has number 0, the next 1."""
+        with suppress(OSError):  # the processes have ended or are stuck: `compiled` logs it
+            self._jobs.send(dumps([self._sent, asdict(job)]).encode())
+        self._sent += 1
 
-    def finish(self) -> bool:
-        """Wait until all jobs are done. False if some are not, since the processes failed or took too long."""
-        self._jobs.close()
+    def compiled(self) -> Iterator[int]:
+        """The numbers of the jobs, each once its kernel is compiled. No job can be sent any more.
+
+        Those are left out that failed, or were not compiled before the processes ended or had taken too long.
+        """
         try:
+            with suppress(OSError):  # the processes have ended
+                self._jobs.shutdown(socket.SHUT_WR)
+            while number := self._jobs.recv(_MAX_NUMBER_BYTES):
+                yield int(number)
             code = self._process.wait(_LIMIT_S)
-        except subprocess.TimeoutExpired:
+        except (TimeoutError, subprocess.TimeoutExpired):
             logger.warning("the processes that compile kernels take too long; the rest is compiled here")
+        except OSError:  # `stop` has closed the socket
+            pass
+        else:
+            if code and not self._stopped:
+                logger.warning("the processes that compile kernels ended with %d; the rest is compiled here", code)
+        finally:
             self.stop()
-            return False
-        if code and not self._stopped:
-            logger.warning("the processes that compile kernels ended with %d; the rest is compiled here", code)
-        return not code
 
     def stop(self) -> None:
-        """End the processes at once, also while another thread waits in `finish`. Idempotent."""
+        """End the processes at once, also while another thread waits in `compiled`. Idempotent."""
         self._stopped = True
-        self._jobs.close()
+        with suppress(OSError):  # it is closed, or the processes have ended
+            self._jobs.shutdown(socket.SHUT_RDWR)  # unlike closing it, this wakes a thread that waits for a message
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        self._jobs.close()
 
 
 def nothing_compiled() -> bool:
@@ -140,7 +154,7 @@ class _CompilerDriver:
 
 
 def main(descriptor: int, processes: int, niceness: int) -> None:
-    """Compile jobs in ``processes`` processes until the socket is closed and empty."""
+    """Compile jobs in ``processes`` processes until the other end of the socket has no more, or is closed."""
     os.nice(niceness)
     from triton.runtime.cache import triton_key
 
@@ -156,12 +170,15 @@ def main(descriptor: int, processes: int, niceness: int) -> None:
         children.append(child)
     with socket.socket(fileno=descriptor) as jobs:
         while message := jobs.recv(_MAX_JOB_BYTES):
-            _compile(CompileJob(**loads(message)))
+            number, job = loads(message)
+            if _compile(CompileJob(**job)):
+                jobs.send(str(number).encode())
     for child in children:
         os.waitpid(child, 0)
 
 
-def _compile(job: CompileJob) -> None:
+def _compile(job: CompileJob) -> bool:
+    """Compile a kernel. False if it does not compile."""
     from triton.runtime import driver
 
     driver.set_active(_CompilerDriver(job.capability))
@@ -169,7 +186,10 @@ def _compile(job: CompileJob) -> None:
         getattr(import_module(job.module), job.name).preload(job.specialization)
     except Exception:  # the first launch raises the same error
         logger.exception("%s.%s does not compile", job.module, job.name)
+        return False
+    return True
 
 
 if __name__ == "__main__":
     main(*map(int, sys.argv[1:]))
+    os._exit(0)  # without taking down all of torch, which the parent would wait for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +71,7 @@ class Named:
 
 
 class Workers:
-    """Stands in for KernelCompileWorkers: submitted jobs are on disk once it has finished."""
+    """Stands in for KernelCompileWorkers."""
 
     def __init__(self, function: Function) -> None:
         self.started = 0
@@ -86,9 +87,11 @@ class Workers:
         assert (job.module, job.name, job.capability) == ("kernels", "function", 90)
         self.submitted.append(job.specialization)
 
-    def finish(self) -> bool:
-        self._function.disk.update(self.submitted)
-        return True
+    def compiled(self) -> Iterator[int]:
+        for number, variant in enumerate(self.submitted):
+            if variant != "broken":
+                self._function.disk.add(variant)
+                yield number
 
     def stop(self) -> None:
         self.stopped = True

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import patience
@@ -48,7 +49,8 @@ workers = KernelCompileWorkers(2)
 workers.compile(CompileJob("draftline.kernels.triton.pointwise.activations", "no_such_kernel", "{}", 90))
 for _, job in jobs:
     workers.compile(job)
-workers.finish()
+numbers = list(workers.compiled())
+assert sorted(numbers) == [1, 2, 3], numbers
 found = []
 knobs.compilation.listener = lambda *, cache_hit, **_: found.append(cache_hit)
 for function, job in jobs:
@@ -85,6 +87,22 @@ def test_none_outlives_who_started_them(done: subprocess.CompletedProcess[str]) 
     finally:
         if _running(group):
             os.killpg(group, signal.SIGKILL)
+
+
+def test_stopping_them_ends_the_wait(caplog: pytest.LogCaptureFixture) -> None:
+    workers = KernelCompileWorkers(1)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(list, workers.compiled())
+        workers.stop()
+        assert waiting.result(10) == []
+    assert not caplog.records
+
+
+def test_where_they_die_the_wait_ends(caplog: pytest.LogCaptureFixture) -> None:
+    workers = KernelCompileWorkers(1)
+    os.killpg(workers._process.pid, signal.SIGKILL)
+    assert list(workers.compiled()) == []
+    assert "ended with -9" in caplog.text
 
 
 def test_where_they_cannot_be_started_there_are_none(

@@ -7,10 +7,11 @@ lock. So processes compile (`kernels/compile_workers.py`), and leave the results
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -123,9 +124,7 @@ class CompileAhead:
             knobs.runtime.jit_cache_hook, knobs.compilation.listener = hooks
             for kernel in self._found:
                 kernel.restore()
-        if self._workers is not None:
-            self._workers.finish()
-        load(self._device, self._found)
+        load(self._device, self._found, self._workers.compiled() if self._workers is not None else ())
         self._found.clear()
 
     def _launched(self, *, key: str, fn: Any, compile: dict[str, Any], is_manual_warmup: bool, **_: object) -> bool:
@@ -160,19 +159,36 @@ def capability_of(device: torch.device) -> int:
     return 10 * major + minor
 
 
-def load(device: torch.device, kernels: Sequence[MissingKernel]) -> None:
+def load(device: torch.device, kernels: Sequence[MissingKernel], compiled: Iterable[int]) -> None:
     """Load kernels from Triton's cache, and compile those that are not there.
 
     Threads help here: Triton builds a C module for each kernel's arguments, and waits for the C compiler.
+
+    Args:
+        device: where to load them.
+        kernels: what to load.
+        compiled: the places in ``kernels`` of those that other processes compile, each once it is in the cache.
     """
     index = torch.cuda.current_device() if device.index is None else device.index
-    # One kernel of each signature first, then the others, which find its module: no two threads build the same one.
-    first = {kernel.signature: kernel for kernel in kernels}
-    others = [kernel for kernel in kernels if first[kernel.signature] is not kernel]
+    left = dict(enumerate(kernels))
     with ThreadPoolExecutor(initializer=lambda: torch.cuda.set_device(index)) as pool:
-        for some in (first.values(), others):
-            for done in [pool.submit(kernel.load) for kernel in some]:
-                done.result()
+        first: dict[tuple[str, ...], Future[None]] = {}
+
+        def begin(kernel: MissingKernel) -> Future[None]:
+            # The first kernel of a signature builds the module, and the others find it: no two threads build the same one.
+            builder = first.get(kernel.signature)
+            task = pool.submit(kernel.load if builder is None else partial(_load_after, builder, kernel))
+            first.setdefault(kernel.signature, task)
+            return task
+
+        begun = [begin(left.pop(place)) for place in compiled]
+        for done in (*begun, *map(begin, left.values())):
+            done.result()
+
+
+def _load_after(earlier: Future[None], kernel: MissingKernel) -> None:
+    earlier.result()
+    kernel.load()
 
 
 @contextmanager

@@ -7,11 +7,13 @@ Processes that launch kernels in different orders then compile for themselves wh
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from triton.runtime.jit import DependenciesFinder
 
 
+@cache
 def settle_keys() -> None:
     """Let Triton look for the constants of a called function first, in this process."""
     take_over = getattr(DependenciesFinder, "_update_hash", None)

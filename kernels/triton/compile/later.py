@@ -95,24 +95,25 @@ class CompileLater:
                 return
             for kernel in self._found:
                 workers.compile(kernel.job)
-            # Only what is compiled is loaded: compiling here would hold up the steps.
-            if workers.finish():
-                self._load()
-                logger.info("%d more kernels compiled in %.1f s", len(self._found), time.monotonic() - started)
+            self._load(workers.compiled())
+            logger.info("%d more kernels compiled in %.1f s", len(self._found) - self._left, time.monotonic() - started)
         except Exception:
             logger.exception("kernels could not be compiled in the background")
         finally:
             self._left = 0
             atexit.unregister(self._stop)
 
-    def _load(self) -> None:
-        """Load one kernel after the other, so that a step waits for one of them at most."""
+    def _load(self, compiled: Iterator[int]) -> None:
+        """Load one kernel after the other, so that a step waits for one of them at most.
+
+        Only what is compiled is loaded: compiling here would hold up the steps.
+        """
         if self._device.index is not None:
             torch.cuda.set_device(self._device)
-        for kernel in self._found:
+        for number in compiled:
             if self._stopping.is_set():
                 return
-            kernel.load()
+            self._found[number].load()
             self._left -= 1
             time.sleep(_PAUSE_S)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -106,10 +107,36 @@ def test_one_core_compiles_alone(function: Function, workers: Workers, monkeypat
 def test_what_others_leave_is_compiled_here(
     function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "finish", lambda: None)
+    monkeypatch.setattr(workers, "compiled", lambda: iter((2, 0)))
     rehearse(function, "abcdefg")
     assert workers.started == 1
     assert sorted(function.compiled) == list("abcdefg")
+    assert isinstance(function.device_caches[0][0]["d"], Kernel)
+
+
+def test_what_others_compile_is_loaded_meanwhile(
+    function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = Event()
+    preload = function.preload
+
+    def preload_and_tell(variant: str) -> Kernel | None:
+        kernel = preload(variant)
+        if variant == "c" and isinstance(kernel, Kernel):
+            loaded.set()
+        return kernel
+
+    def compiled() -> Iterator[int]:
+        function.disk.add("c")
+        yield 1
+        assert loaded.wait(10)
+        function.disk.update("bdefg")
+        yield from (0, 2, 3, 4, 5)
+
+    monkeypatch.setattr(function, "preload", preload_and_tell)
+    monkeypatch.setattr(workers, "compiled", compiled)
+    rehearse(function, "abcdefg")
+    assert function.compiled == ["a"]
 
 
 def test_what_does_not_compile_raises(function: Function, workers: Workers) -> None:

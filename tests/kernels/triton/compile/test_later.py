@@ -113,7 +113,7 @@ def test_a_kernel_that_is_wanted_meanwhile_is_compiled_at_once(function: Functio
 def test_where_processes_fail_nothing_is_compiled_here(
     function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Workers, "finish", lambda self: False)
+    monkeypatch.setattr(Workers, "compiled", lambda self: iter(()))
     made = recorded(function, "one")
     made.run()
     assert not made.left(), "no benchmark may wait for it"
@@ -148,7 +148,7 @@ def test_the_interpreter_ends_after_the_thread(
 
     monkeypatch.setattr(Workers, "stop", lambda self: ended.set())
     if where == "compiling":
-        monkeypatch.setattr(Workers, "finish", lambda self: not busy(self))
+        monkeypatch.setattr(Workers, "compiled", lambda self: iter((0,) * (not busy(self))))
     else:
         monkeypatch.setattr(later.time, "sleep", busy)
     recorded(function, "one", "two").start()
