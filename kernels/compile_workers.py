@@ -172,7 +172,10 @@ def main(descriptor: int, processes: int, niceness: int) -> None:
         while message := jobs.recv(_MAX_JOB_BYTES):
             number, job = loads(message)
             if _compile(CompileJob(**job)):
-                jobs.send(str(number).encode())
+                try:
+                    jobs.send(str(number).encode())
+                except OSError:  # the other end is closed
+                    break
     for child in children:
         os.waitpid(child, 0)
 

@@ -18,7 +18,7 @@ from draftline.kernels.ops import Ops
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp, wanted_rows
+from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp, brief_layers, wanted_rows
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import rope_table
@@ -44,6 +44,7 @@ class Decoder(Model):
         device: of the weights.
         quantization: the formats of its layers' projections, for reports.
         nbytes: bytes of its weights.
+        brief_layers: see `Model`.
 
     Raises:
         ModelLoadError: a tensor is missing, or has another shape or format than it should.
@@ -69,11 +70,17 @@ class Decoder(Model):
             norm=weights.vector("model.norm.weight", config.hidden_size),
             head=head,
         )
-        self._run: Callable[[Batch, KVCache, HiddenStateSink], Tensor] = (
-            ScriptedForward(decoder, config, self.cache_dtype, lambda count: quant.rows_to_run(count, dtype, device))
-            if ops.scripted and shard.scripted and device.type == "cpu"
-            else EagerForward(decoder, config.norm_eps, self.cache_dtype, ops)
-        )
+        self._run: Callable[[Batch, KVCache, HiddenStateSink], Tensor]
+        if ops.scripted and shard.scripted and device.type == "cpu":
+            self._run = ScriptedForward(
+                decoder, config, self.cache_dtype, lambda count: quant.rows_to_run(count, dtype, device)
+            )
+            self.brief_layers = config.num_layers
+        else:
+            self._run = EagerForward(decoder, config.norm_eps, self.cache_dtype, ops)
+            self.brief_layers = brief_layers(
+                (layer.attention, layer.mlp.gate_up, layer.mlp.down) for layer in decoder.layers
+            )
         self.quantization = weights.formats
         self.nbytes = weights.nbytes
 
@@ -134,9 +141,9 @@ class EagerForward:
         ops, eps, weights = self._ops, self._eps, self._weights
         residual = weights.embedding(batch.token_ids, self._dtype, ops)
         copies = StateCopies(sink, residual, ops)
-        last = len(weights.layers) - 1
+        last = len(cache.layers) - 1
         decided = batch.decided() if last + 1 not in sink.layers else None
-        for index, (layer, layer_cache) in enumerate(zip(weights.layers, cache.layers, strict=True)):
+        for index, (layer, layer_cache) in enumerate(zip(weights.layers, cache.layers, strict=False)):
             copies.before_layer(index, residual)
             attend = layer.attention
             if index == last and decided is not None:

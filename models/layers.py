@@ -5,6 +5,7 @@ They hold weights and call operations. Device and weight format are hidden behin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -85,6 +86,21 @@ class GatedMlp:
     def __call__(self, residual: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """The residual stream [T, hidden], with the MLP of its norm added; it may be written over."""
         return self.down.linear_add(self.gate_up.norm_swiglu(residual, norm, eps, ops), residual, ops)
+
+
+def brief_layers(layers: Iterable[tuple[Attention, Linear, Linear]]) -> int:
+    """How many of the first layers do all that the whole model does; see ``Model``.
+
+    Args:
+        layers: of each, the attention and the MLP's two projections.
+    """
+    kinds = [
+        (attention.spec.window, attention.qkv.format, attention.output.format, up.format, down.format)
+        for attention, up, down in layers
+    ]
+    every = max(kinds.index(kind) for kind in kinds) + 1
+    # A last layer computes only tokens that decide, so behind one of every kind there must be one of the last one's.
+    return next((index for index in range(every, len(kinds)) if kinds[index] == kinds[-1]), len(kinds) - 1) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class Model(Protocol):
         device: of its weights.
         quantization: the formats of its projections, joined with ``+``, for reports.
         nbytes: bytes of its weights.
+        brief_layers: how many of the first layers launch the kernels of all, or a larger number; see `forward`.
     """
 
     config: ModelConfig
@@ -30,11 +31,15 @@ class Model(Protocol):
     device: torch.device
     quantization: str
     nbytes: int
+    brief_layers: int
 
     def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         """Write the batch's keys and values to the cache and return the logits of ``logits_index``.
 
-        ``sink`` receives the hidden states that it wants.
+        Args:
+            batch: the tokens.
+            cache: of all layers, or of the first `brief_layers` or more: then only these compute.
+            sink: receives the hidden states that it wants.
 
         Returns:
             [S, vocab], float32 on a CPU and ``dtype`` elsewhere.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 import torch
 
@@ -15,6 +16,7 @@ from draftline.engine.runner.shapes import StepShape
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.compile.ahead import CompileAhead
 from draftline.kernels.triton.compile.later import CompileLater
+from draftline.models.brief import BriefModel
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +30,11 @@ def compile_kernels(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -
         The kernels of what few requests ask for, to be compiled once the engine serves; none if the machine lacked none.
     """
     started = time.monotonic()
+    brief = replace(parts, model=BriefModel(parts.model))
     with ahead.rehearsal():
         parts.forward(largest)
         if ahead.missing:
-            capture_executors(parts, Rehearsal())
+            capture_executors(brief, Rehearsal())
             parts.ops.launch_alternatives()
     parts.ops.settle()
     if ahead.missing:
@@ -39,8 +42,8 @@ def compile_kernels(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -
     later = CompileLater(parts.table.tokens.device)
     if ahead.missing:
         with later.recording():
-            launch_further_sampling(parts, Rehearsal())
-            launch_short_chunks(parts)
+            launch_further_sampling(brief, Rehearsal())
+            launch_short_chunks(brief)
     return later
 
 

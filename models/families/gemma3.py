@@ -22,7 +22,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import FULL, SLIDING, HfConfig, windows_by_type
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import Attention, wanted_rows
+from draftline.models.layers import Attention, brief_layers, wanted_rows
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import local_rope_table, rope_table
@@ -178,6 +178,7 @@ class Gemma3(Model):
             _layer(weights, config, index, rope if window is None else local_rope)
             for index, window in enumerate(config.sliding_windows)
         )
+        self.brief_layers = brief_layers((layer.attention, layer.gate_up, layer.down) for layer in self._layers)
         self._norm = weights.vector_plus_one("model.norm.weight", config.hidden_size)
         self.quantization, self.nbytes = weights.formats, weights.nbytes
 
@@ -186,10 +187,10 @@ class Gemma3(Model):
         ops, eps = self._ops, self.config.norm_eps
         residual = self._embedding(batch.token_ids, self.cache_dtype, ops) * self._embedding_scale
         copies = StateCopies(sink, residual, ops)
-        for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=True)):
+        for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=False)):
             copies.before_layer(index, residual)
             residual = layer(residual, batch, layer_cache, eps, ops)
-        copies.finish(len(self._layers), residual, batch)
+        copies.finish(len(cache.layers), residual, batch)
         wanted = wanted_rows(residual, batch, ops)
         logits = self._head.norm_linear(wanted, self._norm, eps, ops)
         cap = self.config.logits_soft_cap

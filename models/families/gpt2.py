@@ -24,7 +24,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import HfConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import Attention, wanted_rows
+from draftline.models.layers import Attention, brief_layers, wanted_rows
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import no_rotation
@@ -178,6 +178,7 @@ class Gpt2(Model):
         self._layers = tuple(
             _layer(weights, config, f"model.layers.{index}.", spec) for index in range(config.num_layers)
         )
+        self.brief_layers = brief_layers((layer.attention, layer.up, layer.down) for layer in self._layers)
         self._norm = _norm(weights, config, "model.norm")
         self.quantization, self.nbytes = weights.formats, weights.nbytes
 
@@ -187,10 +188,10 @@ class Gpt2(Model):
         embedded = self._embedding(batch.token_ids, self.cache_dtype, ops)
         residual = embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype)
         copies = StateCopies(sink, residual, ops)
-        for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=True)):
+        for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=False)):
             copies.before_layer(index, residual)
             residual = layer(residual, batch, layer_cache, ops)
-        copies.finish(len(self._layers), residual, batch)
+        copies.finish(len(cache.layers), residual, batch)
         return self._head.linear(self._norm(wanted_rows(residual, batch, ops), ops), ops)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,7 @@ from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.kernels.triton.compile.aot import Launch, captured_launches
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
+from draftline.models.brief import BriefModel
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model, config_from_hf, weight_shapes
 from draftline.quant.tensor import RawTensor
@@ -148,10 +150,11 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
     shapes = StepShapes(max_rows, drafts, launch_bound_tokens(config))
     parts = ExecutorParts(model, cache, table, ops, NoDrafter(), ops.accept, constraints, shapes)
     foreseen: dict[Launch, None] = {}
+    brief = replace(parts, model=BriefModel(model))
     with captured_launches(foreseen):
-        graphs.capture_executors(parts, _Recorder())  # type: ignore[arg-type]
-        graphs.launch_further_sampling(parts, _Recorder())  # type: ignore[arg-type]
-        eager.launch_short_chunks(parts)
+        graphs.capture_executors(brief, _Recorder())  # type: ignore[arg-type]
+        graphs.launch_further_sampling(brief, _Recorder())  # type: ignore[arg-type]
+        eager.launch_short_chunks(brief)
     executor = eager.EagerExecutor(parts)
     every = (*graphs.COMMON_FEATURES, *graphs.FURTHER_FEATURES)
     rng = random.Random(0)
