@@ -1,9 +1,9 @@
-"""``KernelCompileWorkers``: processes that compile Triton kernels. Each runs this module, ``python -m ... FD PROCESSES NICENESS``.
+"""``KernelCompileWorkers``: processes that compile Triton kernels. Each runs this module, ``python -m ... TEXTS JOBS COMPILED PROCESSES NICENESS``.
 
 The first process loads torch, Triton and the kernels. Then, still without threads or a device, it forks the others. All
-receive jobs from one socket; each job goes to one of them, which leaves the compiled kernel in Triton's cache on disk and sends
-back the job's number. They end when the other end is closed, or no job is left and none will come. So none outlives its parent by
-more than one compilation. The first launch compiles the rest, such as kernels that failed or whose process died.
+receive jobs from one pipe; each job goes to one of them, which leaves the compiled kernel in Triton's cache on disk and sends
+the job's number through another pipe. They end when no job is left and none will come, or when nobody reads their numbers. So none
+outlives its parent by more than one compilation. The first launch compiles the rest, such as kernels that failed or whose process died.
 
 The parent needs neither torch nor Triton.
 """
@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
-import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from io import FileIO
 from json import dumps, loads
 from pathlib import Path
+from tempfile import TemporaryFile
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +32,14 @@ _LIMIT_S = 60.0
 """Seconds without a compiled kernel after which waiting for the processes ends."""
 
 _MAX_PROCESSES = 16
-_MAX_JOB_BYTES = 1 << 17
-"""The largest message that a socket takes."""
-_MAX_NUMBER_BYTES = 32
+
+# Messages in pipes are short and all of one size: so one goes to one receiver, as a whole. A pipe has room for thousands of them, and
+# no side waits for the other. A socket that keeps messages apart has room for ten.
+_JOB = struct.Struct("=iqi")
+"""A job's number, and where its text begins in a file and how long it is."""
+_NUMBER = struct.Struct("=i")
+"""The number of a job that is done."""
+_NUMBERS_BYTES = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +69,16 @@ class KernelCompileWorkers:
             processes: how many.
             niceness: how far they stand back behind other processes for the cores, as nice(2) has it.
         """
-        # Messages keep their bounds, and one goes to one receiver.
-        self._jobs, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._jobs.settimeout(_LIMIT_S)
+        self._stopped = self._waiting = False
         self._sent = 0
-        self._stopped = False
-        command = (sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(processes), str(niceness))
-        with theirs, ExitStack() as failing:
-            failing.callback(self._jobs.close)
+        with ExitStack() as failing, ExitStack() as theirs:
+            self._texts = failing.enter_context(TemporaryFile(buffering=0))
+            jobs, self._jobs = _pipe(theirs, failing)
+            self._compiled, compiled = _pipe(failing, theirs)
+            passed = (self._texts.fileno(), jobs.fileno(), compiled.fileno())
             self._process = subprocess.Popen(
-                command,
-                pass_fds=(theirs.fileno(),),
+                [sys.executable, "-P", "-m", __name__, *map(str, (*passed, processes, niceness))],
+                pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 # NumPy's OpenBLAS would start threads, and only a process without threads may fork.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
@@ -92,9 +99,12 @@ class KernelCompileWorkers:
             return None
 
     def compile(self, job: CompileJob) -> None:
-        """Send a job. The first has number 0, the next 1."""
-        with suppress(OSError):  # the processes have ended or are stuck: `compiled` logs it
-            self._jobs.send(dumps([self._sent, asdict(job)]).encode())
+        """Send a job, without waiting for anything. The first has number 0, the next 1."""
+        text = dumps(asdict(job)).encode()
+        with suppress(OSError, ValueError):  # the processes have ended: `compiled` logs it. Or they were stopped
+            start = self._texts.tell()
+            self._texts.write(text)
+            self._jobs.write(_JOB.pack(self._sent, start, len(text)))
         self._sent += 1
 
     def compiled(self) -> Iterator[int]:
@@ -102,17 +112,23 @@ class KernelCompileWorkers:
 
         Those are left out that failed, or were not compiled before the processes ended or had taken too long.
         """
+        if self._stopped:
+            return
+        self._waiting = True
+        self._jobs.close()
+        arrival = select.poll()
+        arrival.register(self._compiled, select.POLLIN)
         try:
-            with suppress(OSError):  # the processes have ended
-                self._jobs.shutdown(socket.SHUT_WR)
-            while number := self._jobs.recv(_MAX_NUMBER_BYTES):
-                yield int(number)
-            code = self._process.wait(_LIMIT_S)
-        except (TimeoutError, subprocess.TimeoutExpired):
-            logger.warning("the processes that compile kernels take too long; the rest is compiled here")
-        except OSError:  # `stop` has closed the socket
-            pass
-        else:
+            with self._compiled:
+                while arrival.poll(_LIMIT_S * 1000):
+                    numbers = self._compiled.read(_NUMBERS_BYTES)
+                    if not numbers:
+                        break
+                    yield from (number for (number,) in _NUMBER.iter_unpack(numbers))
+                else:
+                    logger.warning("the processes that compile kernels take too long; the rest is compiled here")
+                    return
+            code = self._process.wait()
             if code and not self._stopped:
                 logger.warning("the processes that compile kernels ended with %d; the rest is compiled here", code)
         finally:
@@ -121,12 +137,19 @@ class KernelCompileWorkers:
     def stop(self) -> None:
         """End the processes at once, also while another thread waits in `compiled`. Idempotent."""
         self._stopped = True
-        with suppress(OSError):  # it is closed, or the processes have ended
-            self._jobs.shutdown(socket.SHUT_RDWR)  # unlike closing it, this wakes a thread that waits for a message
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        self._texts.close()
         self._jobs.close()
+        if not self._waiting:  # else the end of the processes ends the wait
+            self._compiled.close()
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
+    """The two ends of a pipe, each closed with its stack."""
+    receiving, sending = os.pipe()
+    return reader.enter_context(FileIO(receiving)), writer.enter_context(FileIO(sending, "w"))
 
 
 def nothing_compiled() -> bool:
@@ -153,8 +176,16 @@ class _CompilerDriver:
         return GPUTarget("cuda", self._capability, 32)
 
 
-def main(descriptor: int, processes: int, niceness: int) -> None:
-    """Compile jobs in ``processes`` processes until the other end of the socket has no more, or is closed."""
+def main(texts: int, jobs: int, compiled: int, processes: int, niceness: int) -> None:
+    """Compile jobs in ``processes`` processes until no more come, or the parent has ended.
+
+    Args:
+        texts: descriptor of the file of the jobs' texts.
+        jobs: of the pipe that says where they are.
+        compiled: of the pipe for the numbers of those that are compiled.
+        processes: how many processes.
+        niceness: theirs.
+    """
     os.nice(niceness)
     from triton.runtime.cache import triton_key
 
@@ -168,14 +199,14 @@ def main(descriptor: int, processes: int, niceness: int) -> None:
             children.clear()
             break
         children.append(child)
-    with socket.socket(fileno=descriptor) as jobs:
-        while message := jobs.recv(_MAX_JOB_BYTES):
-            number, job = loads(message)
-            if _compile(CompileJob(**job)):
-                try:
-                    jobs.send(str(number).encode())
-                except OSError:  # the other end is closed
-                    break
+    while message := os.read(jobs, _JOB.size):
+        number, start, size = _JOB.unpack(message)
+        if _compile(CompileJob(**loads(os.pread(texts, size, start)))):
+            try:
+                os.write(compiled, _NUMBER.pack(number))
+            except BrokenPipeError:  # the parent has ended
+                break
+    os.close(compiled)
     for child in children:
         os.waitpid(child, 0)
 

@@ -14,7 +14,7 @@ import pytest
 from patience import wait_until
 from uninterpreted import run
 
-from draftline.kernels.compile_workers import KernelCompileWorkers, nothing_compiled
+from draftline.kernels.compile_workers import CompileJob, KernelCompileWorkers, nothing_compiled
 
 _LAUNCHED = """
 import sys
@@ -66,6 +66,9 @@ os._exit(7)
 )
 
 
+_NONE = CompileJob("a.module", "a_kernel", "x" * 5000, 90)
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
     helpers = Path(patience.__file__).parent
@@ -95,7 +98,20 @@ def test_stopping_them_ends_the_wait(caplog: pytest.LogCaptureFixture) -> None:
         waiting = pool.submit(list, workers.compiled())
         workers.stop()
         assert waiting.result(10) == []
+    workers.compile(_NONE)
+    assert list(workers.compiled()) == []
     assert not caplog.records
+
+
+def test_sending_waits_for_nothing() -> None:
+    workers = KernelCompileWorkers(1)
+    os.killpg(workers._process.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        sent = pool.submit(lambda: [workers.compile(_NONE) for _ in range(500)])
+        try:
+            sent.result(10)
+        finally:
+            workers.stop()
 
 
 def test_where_they_die_the_wait_ends(caplog: pytest.LogCaptureFixture) -> None:

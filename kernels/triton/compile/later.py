@@ -96,6 +96,8 @@ class CompileLater:
             for kernel in self._found:
                 workers.compile(kernel.job)
             self._load(workers.compiled())
+            if self._stopping.is_set():
+                return
             logger.info("%d more kernels compiled in %.1f s", len(self._found) - self._left, time.monotonic() - started)
         except Exception:
             logger.exception("kernels could not be compiled in the background")
