@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ from draftline.kernels.collectives import ALONE
 from draftline.kernels.compile_workers import KernelCompileWorkers
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
+from draftline.models.config import ModelConfig
 from draftline.models.hidden_states import HiddenStateSink
 from draftline.models.loader import open_checkpoint
 from draftline.models.parallel.shard import WHOLE, PartialShard
@@ -134,11 +136,17 @@ def _build(
         block_size=config.block_size,
         max_rows=config.max_num_seqs,
     )
+    explained = partial(memory_explained, device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs.")
     if ahead is not None:
-        from draftline.engine.runner.warmup import compile_kernels
+        from draftline.engine.runner.warmup import load_kernels, rehearse
 
-        with memory_explained(device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs."):
-            later = compile_kernels(loaded.allocate(1, target.max_len), ahead, largest)
+        with explained():
+            rehearse(loaded.allocate(1, target.max_len), ahead, largest)
+    language = _Language.load(config, target.shape)  # while other processes compile
+    undo.callback(language.compiler.close)
+    if ahead is not None:
+        with explained():
+            later = load_kernels(target.ops, ahead, device)
         if loaded.group is not None:
             loaded.group.barrier()  # ranks with a part of the same size find their kernels now
 
@@ -180,7 +188,7 @@ def _build(
         parts.table,
         ConstraintMasks(parts.constraints, parts.table),
         target.ops,
-        loaded.eos_ids,
+        language.eos_ids,
         parts.drafter,
         loaded.ranks,
     )
@@ -203,7 +211,7 @@ def _build(
     info = EngineInfo(
         model=config.model,
         config=target.shape,
-        eos_token_ids=loaded.eos_ids,
+        eos_token_ids=language.eos_ids,
         quantization=model.quantization,
         dtype=str(target.dtype).removeprefix("torch."),
         device=str(device),
@@ -214,14 +222,14 @@ def _build(
         drafters=(parts.drafter.name,) if parts.drafter.max_draft_tokens else (),
         constraint_kinds=KINDS,
         system_fingerprint=str(fingerprint),
-        has_chat_template=loaded.tokenizer.has_chat_template,
-        max_token_bytes=loaded.tokenizer.max_token_bytes,
+        has_chat_template=language.tokenizer.has_chat_template,
+        max_token_bytes=language.tokenizer.max_token_bytes,
         synthetic_acceptance=config.synthetic_acceptance,
         tool_format=find_format(
-            config.tool_format, loaded.tokenizer.chat_template, shows_tools=loaded.tokenizer.shows_tools
+            config.tool_format, language.tokenizer.chat_template, shows_tools=language.tokenizer.shows_tools
         ),
-        reasoning=find_reasoning(loaded.tokenizer.chat_template),
-        shows_tools=loaded.tokenizer.shows_tools,
+        reasoning=find_reasoning(language.tokenizer.chat_template),
+        shows_tools=language.tokenizer.shows_tools,
         scheduling=config.scheduling,
         peak=peak_of(device_name(device), model.quantization),
         memory=memory,
@@ -239,12 +247,12 @@ def _build(
     return Core(
         scheduler,
         runner,
-        loaded.tokenizer,
+        language.tokenizer,
         info,
         policy,
         budget=StepBudget(target.step_tokens, config.inter_token_target),
         steps_ahead=_steps_ahead(device) if substitutes.steps_ahead is None else substitutes.steps_ahead,
-        compiler=loaded.compiler,
+        compiler=language.compiler,
         work=ModelWork.of(model, target.cache_dtype),
         step_log=StepLines() if config.log_steps else NO_STEP_LOG,
         kernels_compiling=kernels_compiling,
@@ -257,6 +265,32 @@ def _steps_ahead(device: torch.device) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class _Language:
+    """What an engine knows of texts.
+
+    Attributes:
+        tokenizer: the model's.
+        eos_ids: the model's end-of-sequence ids.
+        compiler: compiles constraints for the tokenizer's tokens.
+    """
+
+    tokenizer: Tokenizer
+    eos_ids: tuple[int, ...]
+    compiler: ConstraintCompiler
+
+    @staticmethod
+    def load(config: EngineConfig, shape: ModelConfig) -> _Language:
+        """Load the tokenizer, and start to prepare constraints."""
+        template = None if config.chat_template is None else Path(config.chat_template)
+        tokenizer = load_tokenizer(config.tokenizer or config.model, shape, template)
+        eos_ids = tokenizer.all_eos_ids(shape)
+        vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
+        compiler = ConstraintCompiler(vocabulary, cache_folder=cache_folder(config.constraint_cache))
+        compiler.start()
+        return _Language(tokenizer, eos_ids, compiler)
+
+
+@dataclass(frozen=True, slots=True)
 class _Loaded:
     """The parts of an engine that do not depend on the size of its cache.
 
@@ -264,9 +298,6 @@ class _Loaded:
         target: the target model.
         ranks: the other ranks.
         group: all ranks; None if there is only this one.
-        tokenizer: the model's.
-        compiler: compiles constraints for the tokenizer's tokens.
-        eos_ids: the model's end-of-sequence ids.
         drafting: the drafter, without its cache.
         shapes: the step shapes that have graphs.
         constraints: the constraint table.
@@ -276,9 +307,6 @@ class _Loaded:
     target: Target
     ranks: StartedRanks
     group: RankGroup | None
-    tokenizer: Tokenizer
-    compiler: ConstraintCompiler
-    eos_ids: tuple[int, ...]
     drafting: DrafterParts
     shapes: StepShapes
     constraints: ConstraintTable
@@ -303,7 +331,7 @@ class _Loaded:
 def _load(
     config: EngineConfig, device: torch.device, undo: ExitStack, make_ops: Callable[[torch.device, str], Ops]
 ) -> _Loaded:
-    """Load tokenizer, model and drafter. ``undo`` gets what has to end if a later part fails."""
+    """Load model and drafter. ``undo`` gets what has to end if a later part fails."""
     checkpoint = open_checkpoint(
         config.model, load_format=config.load_format, quantization=config.quantization, device=device
     )
@@ -311,14 +339,6 @@ def _load(
     shape = checkpoint.config
     ranks = start_ranks(config, shape, device)  # they load while this process does
     undo.push(ranks)
-    tokenizer = load_tokenizer(
-        config.tokenizer or config.model, shape, None if config.chat_template is None else Path(config.chat_template)
-    )
-    eos_ids = tokenizer.all_eos_ids(shape)
-    vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
-    compiler = ConstraintCompiler(vocabulary, cache_folder=cache_folder(config.constraint_cache))
-    undo.callback(compiler.close)
-    compiler.start()  # its worker loads while the weights do
     ops = make_ops(device, config.kernels)
     group = ranks.join()
     taken = taken_bytes(device)
@@ -339,9 +359,6 @@ def _load(
         target=target,
         ranks=ranks,
         group=group,
-        tokenizer=tokenizer,
-        compiler=compiler,
-        eos_ids=eos_ids,
         drafting=drafting,
         shapes=target.shapes(drafting.max_draft_tokens),
         constraints=constraints,

@@ -185,7 +185,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
 
     graphs: dict[StepShape, Executor] = {}
     if device.type == "cuda" and config.uses_graphs:
-        from draftline.engine.runner.warmup import compile_kernels
+        from draftline.engine.runner.warmup import load_kernels, rehearse
         from draftline.kernels.triton.compile.ahead import CompileAhead
 
         with (
@@ -194,7 +194,8 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
         ):
             if shard.is_sized_as_first:
                 group.barrier()  # rank 0 compiles for this one, too
-            compile_kernels(allocate(1, target.max_len), ahead, largest)
+            rehearse(allocate(1, target.max_len), ahead, largest)
+            load_kernels(ops, ahead, device)
             if not shard.is_sized_as_first:
                 group.barrier()
     sizes = agree_on_blocks(

@@ -14,6 +14,7 @@ from draftline.engine.runner.executor import Executor, ExecutorParts
 from draftline.engine.runner.graphs import capture_executors, launch_further_sampling
 from draftline.engine.runner.shapes import StepShape
 from draftline.kernels.batch import Batch
+from draftline.kernels.ops import Ops
 from draftline.kernels.triton.compile.ahead import CompileAhead
 from draftline.kernels.triton.compile.later import CompileLater
 from draftline.models.brief import BriefModel
@@ -21,30 +22,34 @@ from draftline.models.brief import BriefModel
 logger = logging.getLogger(__name__)
 
 
-def compile_kernels(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -> CompileLater:
-    """Compile the kernels of the largest step, and if this machine lacked any of them, those of all graphs.
+def rehearse(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -> None:
+    """Find out whether this machine lacks kernels of the largest step. If so, others compile those of all graphs from now on.
 
     Nothing is computed: the cache may be smaller than the step.
-
-    Returns:
-        The kernels of what few requests ask for, to be compiled once the engine serves; none if the machine lacked none.
     """
-    started = time.monotonic()
     brief = replace(parts, model=BriefModel(parts.model))
     with ahead.rehearsal():
         parts.forward(largest)
         if ahead.missing:
             capture_executors(brief, Rehearsal())
             parts.ops.launch_alternatives()
-    parts.ops.settle()
+            with ahead.postponing():
+                launch_further_sampling(brief, Rehearsal())
+                launch_short_chunks(brief)
+
+
+def load_kernels(ops: Ops, ahead: CompileAhead, device: torch.device) -> CompileLater:
+    """Wait for the kernels of a rehearsal, and load them.
+
+    Returns:
+        The kernels of what few requests ask for, to be compiled once the engine serves; none if the machine lacked none.
+    """
+    started = time.monotonic()
+    ahead.load()
+    ops.settle()
     if ahead.missing:
-        logger.info("kernels compiled in %.1f s", time.monotonic() - started)
-    later = CompileLater(parts.table.tokens.device)
-    if ahead.missing:
-        with later.recording():
-            launch_further_sampling(brief, Rehearsal())
-            launch_short_chunks(brief)
-    return later
+        logger.info("waited %.1f s for kernels to be compiled", time.monotonic() - started)
+    return CompileLater(device, ahead.postponed)
 
 
 def capture_graphs(parts: ExecutorParts) -> dict[StepShape, Executor]:

@@ -49,6 +49,7 @@ def test_kernels_are_compiled_without_having_run(compiled: Compiled) -> None:
                 _add_kernel[(1,)](x, 7, SIZE=64, NAME=name)
         y = x + 1  # torch's own kernels do not run either
     del y
+    ahead.load()
     assert ahead.missing
     assert x.tolist() == [7.0] * 64
     before = compiled()
@@ -69,6 +70,7 @@ def test_other_processes_compile(compiled: Compiled) -> None:
     with ahead.rehearsal():
         for batch in batches:
             silu_mul(batch, overlap=False)
+    ahead.load()
     assert ahead.missing
     for batch in batches:
         gate, up = batch.float().chunk(2, -1)
@@ -81,10 +83,12 @@ def test_other_processes_compile(compiled: Compiled) -> None:
 def test_they_compile_kernels_that_call_others(compiled: Compiled) -> None:
     """Constants of what a kernel calls belong to its key, in whichever order kernels come."""
     x, weight = (torch.ones(*size, device="cuda", dtype=torch.bfloat16) for size in ((3, 336), (336,)))
-    with CompileAhead(torch.device("cuda")).rehearsal():
+    ahead = CompileAhead(torch.device("cuda"))
+    with ahead.rehearsal():
         silu_mul(x, overlap=False)
         for overlap in (True, False):
             rms_norm(x, weight, 1e-5, overlap=overlap)
+    ahead.load()
     assert compiled() == 0
     torch.testing.assert_close(rms_norm(x, weight, 1e-5), x)
     assert compiled() == 0
@@ -96,6 +100,7 @@ def test_what_is_compiled_needs_no_rehearsal(compiled: Compiled) -> None:
     ahead = CompileAhead(torch.device("cuda"))
     with ahead.rehearsal():
         silu_mul(batch, overlap=False)
+    ahead.load()
     assert not ahead.missing
     assert torch.equal(silu_mul(batch, overlap=False), expected)
     assert compiled() == 1
@@ -103,12 +108,15 @@ def test_what_is_compiled_needs_no_rehearsal(compiled: Compiled) -> None:
 
 def test_kernels_are_compiled_behind_a_start(compiled: Compiled) -> None:
     batches = [torch.randn(3, 2 * n, device="cuda", dtype=torch.bfloat16) for n in (112, 144)]
-    later = CompileLater(torch.device("cuda"))
-    with later.recording():
-        for batch in batches:
-            silu_mul(batch, overlap=False)
-    assert compiled() == 0
-    later.run()
+    ahead = CompileAhead(torch.device("cuda"))
+    with ahead.rehearsal():
+        rms_norm(torch.ones(3, 352, device="cuda"), torch.ones(352, device="cuda"), 1e-5)  # which is missing
+        with ahead.postponing():
+            for batch in batches:
+                silu_mul(batch, overlap=False)
+    ahead.load()
+    assert len(ahead.postponed) == 2
+    CompileLater(torch.device("cuda"), ahead.postponed).run()
     before = compiled()
     for batch in batches:
         gate, up = batch.float().chunk(2, -1)

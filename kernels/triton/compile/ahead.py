@@ -84,6 +84,7 @@ class CompileAhead:
     Attributes:
         missing: whether a kernel was found that this machine had not compiled. Until then, the other kernels are
             probably compiled too, and need no rehearsal.
+        postponed: kernels that `load` leaves to `CompileLater`.
     """
 
     def __init__(self, device: torch.device, workers: KernelCompileWorkers | None = None) -> None:
@@ -95,8 +96,11 @@ class CompileAhead:
         self._key = Thread(target=triton_key, name="draftline-triton", daemon=True)
         self._key.start()
         self.missing = False
+        self.postponed: list[MissingKernel] = []
+        self._postponing = False
         self._device = device
-        self._capability = capability_of(device)
+        major, minor = torch.cuda.get_device_capability(device)
+        self._capability = 10 * major + minor
         self._found: list[MissingKernel] = []
         self._workers = KernelCompileWorkers.start_if_useful() if workers is None and nothing_compiled() else workers
 
@@ -107,12 +111,13 @@ class CompileAhead:
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Run no launch of this context; at its end all kernels that it launched are compiled.
+        """Run no launch of this context, and let other processes compile the kernels that are missing.
 
-        Code in it must neither wait for the device nor read its results. Once only.
+        Code in it must neither wait for the device nor read its results. No other thread may launch kernels meanwhile, but may
+        load them. Once only.
 
         Raises:
-            Exception: a kernel does not compile; Triton's own error.
+            Exception: the first missing kernel does not compile; Triton's own error.
         """
         self._key.join()
         hooks = knobs.runtime.jit_cache_hook, knobs.compilation.listener
@@ -122,9 +127,25 @@ class CompileAhead:
                 yield
         finally:
             knobs.runtime.jit_cache_hook, knobs.compilation.listener = hooks
-            for kernel in self._found:
+            for kernel in (*self._found, *self.postponed):
                 kernel.restore()
-        load(self._device, self._found, self._workers.compiled() if self._workers is not None else ())
+
+    @contextmanager
+    def postponing(self) -> Iterator[None]:
+        """In a rehearsal: what this context is the first to launch need not be compiled before the engine serves."""
+        self._postponing = True
+        try:
+            yield
+        finally:
+            self._postponing = False
+
+    def load(self) -> None:
+        """Wait until the kernels of the rehearsal are compiled, and load them.
+
+        Raises:
+            Exception: a kernel does not compile; Triton's own error.
+        """
+        _load(self._device, self._found, self._workers.compiled() if self._workers is not None else ())
         self._found.clear()
 
     def _launched(self, *, key: str, fn: Any, compile: dict[str, Any], is_manual_warmup: bool, **_: object) -> bool:
@@ -135,6 +156,9 @@ class CompileAhead:
             fn.jit_function.preload(compile["specialization_data"])  # from the cache, if it is there; calls `_compiled`
             return True
         kernel = MissingKernel.replaced(key, fn, compile, self._capability)
+        if self._postponing:
+            self.postponed.append(kernel)
+            return True
         self._found.append(kernel)
         if self._workers is not None:
             self._workers.compile(kernel.job)
@@ -153,13 +177,7 @@ class CompileAhead:
                 self._workers.compile(kernel.job)
 
 
-def capability_of(device: torch.device) -> int:
-    """The compute capability of a device, as 80 or 90."""
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
-
-
-def load(device: torch.device, kernels: Sequence[MissingKernel], compiled: Iterable[int]) -> None:
+def _load(device: torch.device, kernels: Sequence[MissingKernel], compiled: Iterable[int]) -> None:
     """Load kernels from Triton's cache, and compile those that are not there.
 
     Threads help here: Triton builds a C module for each kernel's arguments, and waits for the C compiler.

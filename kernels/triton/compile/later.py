@@ -1,7 +1,7 @@
 """Compiling kernels that a request may ask for one day, while the engine already serves.
 
 A start compiles what every request launches (`ahead.py`). Top-p, penalties or log-probabilities need further kernels. They
-are recorded at the start, and compiled by other processes behind it, so that the first such request neither waits for the
+are found at the start, and compiled by other processes behind it, so that the first such request neither waits for the
 compiler nor makes the other requests of its step wait.
 """
 
@@ -11,16 +11,13 @@ import atexit
 import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from threading import Event, Thread
-from typing import Any
 
 import torch
-from triton import knobs
 
 from draftline.kernels.compile_workers import KernelCompileWorkers
-from draftline.kernels.triton.compile.ahead import MissingKernel, capability_of, never_run
+from draftline.kernels.triton.compile.ahead import MissingKernel
 
 logger = logging.getLogger(__name__)
 
@@ -38,40 +35,20 @@ _PAUSE_S = 0.005
 class CompileLater:
     """Kernels of one device that are compiled in the background."""
 
-    def __init__(self, device: torch.device) -> None:
-        """No kernel is recorded."""
-        self._left = 0
-        self._device = device
-        self._capability = capability_of(device)
-        self._found: list[MissingKernel] = []
+    def __init__(self, device: torch.device, kernels: Sequence[MissingKernel]) -> None:
+        """Those that `CompileAhead` has postponed."""
+        self._device, self._kernels = device, kernels
+        self._left = len(kernels)
         self._workers: KernelCompileWorkers | None = None
         self._stopping = Event()
-
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Run no launch of this context, and record the kernels that it launches and this process has not loaded.
-
-        Code in it must neither wait for the device nor read its results. No other thread may launch kernels meanwhile, but may
-        load them.
-        """
-        hook = knobs.runtime.jit_cache_hook
-        knobs.runtime.jit_cache_hook = self._launched
-        try:
-            with never_run(self._device):
-                yield
-        finally:
-            knobs.runtime.jit_cache_hook = hook
-            for kernel in self._found:
-                kernel.restore()
-            self._left = len(self._found)
 
     def left(self) -> int:
         """How many are not compiled and loaded yet. Any thread may ask."""
         return self._left
 
     def start(self) -> None:
-        """Begin to compile what was recorded."""
-        if self._found:
+        """Begin to compile them."""
+        if self._kernels:
             thread = Thread(target=self.run, name="draftline-compile", daemon=True)
             # Python ends daemon threads wherever they are, and a process that loads a kernel then aborts.
             atexit.register(self._stop, thread)
@@ -85,7 +62,7 @@ class CompileLater:
         thread.join()
 
     def run(self) -> None:
-        """Compile what was recorded. Failures are logged: the first launch compiles its kernel."""
+        """Compile them. Failures are logged: the first launch compiles its kernel."""
         started = time.monotonic()
         try:
             processes = min(max(1, len(os.sched_getaffinity(0)) // _SHARE_OF_CORES), _MOST_PROCESSES)
@@ -93,12 +70,14 @@ class CompileLater:
             if self._stopping.is_set():  # `_stop` may not have seen them
                 workers.stop()
                 return
-            for kernel in self._found:
+            for kernel in self._kernels:
                 workers.compile(kernel.job)
             self._load(workers.compiled())
             if self._stopping.is_set():
                 return
-            logger.info("%d more kernels compiled in %.1f s", len(self._found) - self._left, time.monotonic() - started)
+            logger.info(
+                "%d more kernels compiled in %.1f s", len(self._kernels) - self._left, time.monotonic() - started
+            )
         except Exception:
             logger.exception("kernels could not be compiled in the background")
         finally:
@@ -115,13 +94,6 @@ class CompileLater:
         for number in compiled:
             if self._stopping.is_set():
                 return
-            self._found[number].load()
+            self._kernels[number].load()
             self._left -= 1
             time.sleep(_PAUSE_S)
-
-    def _launched(self, *, key: str, fn: Any, compile: dict[str, Any], is_manual_warmup: bool, **_: object) -> bool:
-        """Triton's ``jit_cache_hook``: returns whether to skip compiling a kernel at its first launch."""
-        if is_manual_warmup:  # by the thread of another engine of this process, which loads what it has recorded
-            return False
-        self._found.append(MissingKernel.replaced(key, fn, compile, self._capability))
-        return True

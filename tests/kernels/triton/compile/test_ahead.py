@@ -48,6 +48,7 @@ def rehearse(function: Function, variants: Iterable[Any]) -> CompileAhead:
     with begun.rehearsal():
         for variant in variants:
             function("" + variant)
+    begun.load()
     return begun
 
 
@@ -67,6 +68,7 @@ def test_a_few_are_compiled_here(function: Function, workers: Workers) -> None:
         for variant in ("known", "a", "b", "b", "c", "known"):
             function(variant)
         assert function.compiled == ["a"], "the first tells that others are missing"
+    begun.load()
     assert begun.missing
     assert sorted(function.compiled) == ["a", "b", "c"]
     assert not workers.started
@@ -137,6 +139,22 @@ def test_what_others_compile_is_loaded_meanwhile(
     monkeypatch.setattr(workers, "compiled", compiled)
     rehearse(function, "abcdefg")
     assert function.compiled == ["a"]
+
+
+def test_what_is_postponed_is_left(function: Function, workers: Workers) -> None:
+    begun = compile_ahead()
+    with begun.rehearsal():
+        for variant in "ab":
+            function(variant)
+        with begun.postponing():
+            for variant in "abc":
+                function(variant)
+        function("d")
+    kernels = function.device_caches[0][0]
+    assert list(kernels) == ["a"], "no placeholder stays"
+    begun.load()
+    assert sorted(kernels) == ["a", "b", "d"]
+    assert [kernel.key for kernel in begun.postponed] == ["c"]
 
 
 def test_what_does_not_compile_raises(function: Function, workers: Workers) -> None:

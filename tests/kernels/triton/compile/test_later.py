@@ -14,7 +14,8 @@ import torch
 from fake_triton import Function, Kernel, Workers
 from triton import knobs
 
-from draftline.kernels.triton.compile import later
+from draftline.kernels.triton.compile import ahead, later
+from draftline.kernels.triton.compile.ahead import CompileAhead
 from draftline.kernels.triton.compile.later import CompileLater
 
 
@@ -30,7 +31,8 @@ def function() -> Function:
 
 @pytest.fixture
 def workers(function: Function, monkeypatch: pytest.MonkeyPatch) -> Workers:
-    monkeypatch.setattr(later, "never_run", _no_capture)
+    monkeypatch.setattr(ahead, "never_run", _no_capture)
+    monkeypatch.setattr(ahead, "nothing_compiled", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     workers = Workers(function)
@@ -57,11 +59,12 @@ def test_the_engine_keeps_most_cores(
 
 
 def recorded(function: Function, *variants: str) -> CompileLater:
-    made = CompileLater(torch.device("cuda:0"))
-    with made.recording():
+    begun = CompileAhead(torch.device("cuda:0"))
+    begun.missing = True
+    with begun.rehearsal(), begun.postponing():
         for variant in variants:
             function(variant)
-    return made
+    return CompileLater(torch.device("cuda:0"), begun.postponed)
 
 
 def test_recorded_kernels_neither_run_nor_are_compiled_here(function: Function, workers: Workers) -> None:
@@ -92,9 +95,10 @@ def test_steps_go_on_between_two_kernels_that_are_loaded(
 
 
 def test_an_engine_loads_its_kernels_while_another_one_records(function: Function, workers: Workers) -> None:
-    first, second = recorded(function, "one", "two"), CompileLater(torch.device("cuda:0"))
+    first, second = recorded(function, "one", "two"), CompileAhead(torch.device("cuda:0"))
+    second.missing = True
     kernels = function.device_caches[0][0]
-    with second.recording():
+    with second.rehearsal():
         function("two")
         first.run()
         function("three")
