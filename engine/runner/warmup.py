@@ -13,6 +13,7 @@ from draftline.engine.runner.eager import launch_short_chunks
 from draftline.engine.runner.executor import Executor, ExecutorParts
 from draftline.engine.runner.graphs import capture_executors, launch_further_sampling
 from draftline.engine.runner.shapes import StepShape
+from draftline.engine.runner.slot_writer import SlotWriter
 from draftline.kernels.batch import Batch
 from draftline.kernels.ops import Ops
 from draftline.kernels.triton.compile.ahead import CompileAhead
@@ -33,6 +34,7 @@ def rehearse(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -> None:
         if ahead.missing:
             capture_executors(brief, Rehearsal())
             parts.ops.launch_alternatives()
+            SlotWriter(parts.table, (), Rehearsal())
             with ahead.postponing():
                 launch_further_sampling(brief, Rehearsal())
                 launch_short_chunks(brief)

@@ -82,27 +82,27 @@ class CompileAhead:
     """Compiles a start's kernels for one device before they are launched.
 
     Attributes:
-        missing: whether a kernel was found that this machine had not compiled. Until then, the other kernels are
-            probably compiled too, and need no rehearsal.
+        missing: whether this machine lacks a kernel: Triton's cache is empty, or one was not found there. Until then, the other
+            kernels are probably compiled too, and need no rehearsal.
         postponed: kernels that `load` leaves to `CompileLater`.
     """
 
     def __init__(self, device: torch.device, workers: KernelCompileWorkers | None = None) -> None:
-        """For ``device``, with ``workers`` if they were started already.
+        """For ``device``, with ``workers`` if they were started already, since Triton's cache is empty.
 
-        If Triton's cache is empty, they start at once, to be ready when jobs come.
+        If it is empty and there are none, they start at once, to be ready when jobs come.
         """
+        self._workers = KernelCompileWorkers.start_if_useful() if workers is None and nothing_compiled() else workers
         # Reads all of Triton's files and caches the result, half a second that the model's loading can have at the same time.
         self._key = Thread(target=triton_key, name="draftline-triton", daemon=True)
         self._key.start()
-        self.missing = False
+        self.missing = self._workers is not None
         self.postponed: list[MissingKernel] = []
         self._postponing = False
         self._device = device
         major, minor = torch.cuda.get_device_capability(device)
         self._capability = 10 * major + minor
         self._found: list[MissingKernel] = []
-        self._workers = KernelCompileWorkers.start_if_useful() if workers is None and nothing_compiled() else workers
 
     def close(self) -> None:
         """Stop compiling. Idempotent."""

@@ -95,8 +95,9 @@ def test_where_nothing_was_ever_compiled_others_start_at_once(
     with begun.rehearsal():
         for variant in "ab":
             function(variant)
-    assert workers.submitted == ["b"]
+    assert workers.submitted == ["a", "b"]
     assert workers.started == 1
+    assert function.compiled == []
 
 
 def test_one_core_compiles_alone(function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +179,7 @@ def test_others_that_were_started_already_are_used(function: Function, workers: 
     with begun.rehearsal():
         function("a")
         function("b")
-    assert given.submitted == ["b"]
+    assert given.submitted == ["a", "b"]
     assert not workers.started
 
 
