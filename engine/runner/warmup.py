@@ -1,4 +1,4 @@
-"""The warm-up of a GPU engine: compile the kernels of all CUDA graphs, then capture the graphs."""
+"""The warm-up of a GPU engine: find the kernels of all CUDA graphs, load them once they are compiled, then capture the graphs."""
 
 from __future__ import annotations
 

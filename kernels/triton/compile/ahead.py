@@ -1,6 +1,6 @@
 """Compiling a start's kernels concurrently: a rehearsal finds the kernels that the work will launch for the first time.
 
-Triton compiles a kernel at its first launch, one after the other. A start launches some fifty. On a machine that has never
+Triton compiles a kernel at its first launch, one after the other. A start launches some eighty. On a machine that has never
 run them, compiling takes longer than everything else. Threads gain nothing, as too much of a compilation holds Python's
 lock. So processes compile (`kernels/compile_workers.py`), and leave the results in Triton's cache on disk.
 """
