@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,7 +125,7 @@ def _build(
         substitutes: parts that take the place of the engine's own.
     """
     started = time.monotonic()
-    loaded = _load(config, device, undo, substitutes.ops)
+    loaded = _load(config, device, ahead, undo, substitutes.ops)
     target, model = loaded.target, loaded.target.model
 
     # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with it.
@@ -142,7 +142,7 @@ def _build(
 
         with explained():
             rehearse(loaded.allocate(1, target.max_len), ahead, largest)
-    language = _Language.load(config, target.shape)  # while other processes compile
+    language = _Language.of(loaded.tokenizer(), target.shape, config.constraint_cache)  # while other processes compile
     undo.callback(language.compiler.close)
     if ahead is not None:
         with explained():
@@ -279,13 +279,11 @@ class _Language:
     compiler: ConstraintCompiler
 
     @staticmethod
-    def load(config: EngineConfig, shape: ModelConfig) -> _Language:
-        """Load the tokenizer, and start to prepare constraints."""
-        template = None if config.chat_template is None else Path(config.chat_template)
-        tokenizer = load_tokenizer(config.tokenizer or config.model, shape, template)
+    def of(tokenizer: Tokenizer, shape: ModelConfig, constraint_cache: str) -> _Language:
+        """With this tokenizer. Starts to prepare constraints."""
         eos_ids = tokenizer.all_eos_ids(shape)
         vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
-        compiler = ConstraintCompiler(vocabulary, cache_folder=cache_folder(config.constraint_cache))
+        compiler = ConstraintCompiler(vocabulary, cache_folder=cache_folder(constraint_cache))
         compiler.start()
         return _Language(tokenizer, eos_ids, compiler)
 
@@ -298,6 +296,7 @@ class _Loaded:
         target: the target model.
         ranks: the other ranks.
         group: all ranks; None if there is only this one.
+        tokenizer: the model's, loaded at the first call.
         drafting: the drafter, without its cache.
         shapes: the step shapes that have graphs.
         constraints: the constraint table.
@@ -307,6 +306,7 @@ class _Loaded:
     target: Target
     ranks: StartedRanks
     group: RankGroup | None
+    tokenizer: Callable[[], Tokenizer]
     drafting: DrafterParts
     shapes: StepShapes
     constraints: ConstraintTable
@@ -329,9 +329,13 @@ class _Loaded:
 
 
 def _load(
-    config: EngineConfig, device: torch.device, undo: ExitStack, make_ops: Callable[[torch.device, str], Ops]
+    config: EngineConfig,
+    device: torch.device,
+    ahead: CompileAhead | None,
+    undo: ExitStack,
+    make_ops: Callable[[torch.device, str], Ops],
 ) -> _Loaded:
-    """Load model and drafter. ``undo`` gets what has to end if a later part fails."""
+    """Load tokenizer, model and drafter. ``undo`` gets what has to end if a later part fails."""
     checkpoint = open_checkpoint(
         config.model, load_format=config.load_format, quantization=config.quantization, device=device
     )
@@ -339,6 +343,10 @@ def _load(
     shape = checkpoint.config
     ranks = start_ranks(config, shape, device)  # they load while this process does
     undo.push(ranks)
+    template = None if config.chat_template is None else Path(config.chat_template)
+    tokenizer = cache(partial(load_tokenizer, config.tokenizer or config.model, shape, template))
+    if ahead is None or not ahead.missing:
+        tokenizer()  # its errors come before the weights are read. Otherwise it is loaded while kernels are compiled
     ops = make_ops(device, config.kernels)
     group = ranks.join()
     taken = taken_bytes(device)
@@ -359,6 +367,7 @@ def _load(
         target=target,
         ranks=ranks,
         group=group,
+        tokenizer=tokenizer,
         drafting=drafting,
         shapes=target.shapes(drafting.max_draft_tokens),
         constraints=constraints,
