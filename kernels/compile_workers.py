@@ -1,4 +1,4 @@
-"""``KernelCompileWorkers``: processes that compile Triton kernels. Each runs this module, ``python -m ... TEXTS JOBS COMPILED PROCESSES NICENESS``.
+"""``KernelCompileWorkers``: processes that compile Triton kernels. The first one runs this module, with the arguments of `main`.
 
 The first process loads torch, Triton and the kernels. Then, still without threads or a device, it forks the others. All
 receive jobs from one pipe; each job goes to one of them, which leaves the compiled kernel in Triton's cache on disk and sends

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import pytest
 import torch
+from kept_states import KeptStates
 from random_checkpoint import RandomCheckpoint, llama
 from torch import Tensor
-from typing_extensions import override
 
-from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.batch import KVCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.models.brief import BriefModel
@@ -23,16 +23,6 @@ LAYERS = 6
 
 class EagerOps(ReferenceOps):
     scripted: ClassVar[bool] = False
-
-
-class Sink(HiddenStateSink):
-    def __init__(self, *layers: int) -> None:
-        self.layers = layers
-        self.states = torch.empty(0)
-
-    @override
-    def write(self, states: Tensor, batch: Batch) -> None:
-        self.states = states.clone()
 
 
 def decoder(ops: ReferenceOps, *windows: int | None) -> Decoder:
@@ -75,7 +65,7 @@ def test_it_has_every_kind_of_layer(windows: tuple[int | None, ...], fewest: int
 def test_a_sink_gets_as_many_states(wanted: tuple[int, ...], early: tuple[int, ...]) -> None:
     """The last layer's output takes a path of its own through the model."""
     ops = EagerOps()
-    model, sink, first = decoder(ops, *(None,) * LAYERS), Sink(*wanted), Sink(*early)
+    model, sink, first = decoder(ops, *(None,) * LAYERS), KeptStates(*wanted), KeptStates(*early)
     logits = run(BriefModel(model), ops, LAYERS, sink)
     assert torch.equal(logits, run(model, ops, max(2, len(wanted)), first))
     assert torch.equal(sink.states, first.states)

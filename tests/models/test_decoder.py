@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from kept_states import KeptStates
 from random_checkpoint import RandomCheckpoint, llama
 from torch import Tensor
 from typing_extensions import override
@@ -46,16 +47,6 @@ class CountingOps(ReferenceOps):
         return super().attention(q, batch, cache, spec)
 
 
-class Sink(HiddenStateSink):
-    def __init__(self, *layers: int) -> None:
-        self.layers = layers
-        self.states = torch.empty(0)
-
-    @override
-    def write(self, states: Tensor, batch: Batch) -> None:
-        self.states = states.clone()
-
-
 def run(ops: CountingOps, sink: HiddenStateSink, *, choose: bool) -> Tensor:
     """Logits of a chunk's last token, a chunk that decides none, a verify and a decode; then of a decode of each."""
     counts, lengths, starts = (1, 0, 3, 1), (20, 9, 3, 1), (5, 8, 17, 30)
@@ -91,7 +82,7 @@ def test_the_last_layer_goes_on_with_the_tokens_that_decide() -> None:
 
 @pytest.mark.parametrize("layers", [(0, 2), (1, 3)])
 def test_a_sink_has_the_states_of_all_tokens(layers: tuple[int, ...]) -> None:
-    sink, expected = Sink(*layers), Sink(*layers)
+    sink, expected = KeptStates(*layers), KeptStates(*layers)
     chosen, all_tokens = (run(CountingOps(), each, choose=one) for each, one in ((sink, True), (expected, False)))
     assert sink.states.shape == (33, 2, CONFIG.hidden_size)
     torch.testing.assert_close(sink.states, expected.states)
@@ -100,6 +91,6 @@ def test_a_sink_has_the_states_of_all_tokens(layers: tuple[int, ...]) -> None:
 
 def test_states_that_are_wanted_but_not_read_are_of_the_same_tokens() -> None:
     read, unread = CountingOps(), CountingOps()
-    run(read, Sink(1, 3), choose=True)
+    run(read, KeptStates(1, 3), choose=True)
     run(unread, UnreadStates((3,)), choose=True)
     assert read.tokens == unread.tokens == [33, 33, 33, 4, 4, 4]
