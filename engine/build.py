@@ -85,6 +85,7 @@ def build_core(
     config: EngineConfig,
     workers: KernelCompileWorkers | None = None,
     substitutes: Substitutes = NO_SUBSTITUTES,
+    prepare: Callable[[ConstraintCompiler], object] = lambda compiler: None,
 ) -> Core:
     """Load the model and put an engine together around it.
 
@@ -92,6 +93,7 @@ def build_core(
         config: the engine's options.
         workers: processes that compile kernels, if they were started already. Else they are started where they save time.
         substitutes: parts to measure the engine without its own.
+        prepare: prepares constraints, at a time when other processes may still compile kernels.
 
     Raises:
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
@@ -101,19 +103,24 @@ def build_core(
     config = with_embedded_draft(config)
     with ExitStack() as undo:
         if device.type != "cuda" or not config.uses_graphs:
-            core = _build(config, device, None, undo, substitutes)
+            core = _build(config, device, None, undo, substitutes, prepare)
         else:
             # Imported here, since a CPU runs without Triton.
             from draftline.kernels.triton.compile.ahead import CompileAhead
 
             with closing(CompileAhead(device, workers)) as ahead:
-                core = _build(config, device, ahead, undo, substitutes)
+                core = _build(config, device, ahead, undo, substitutes, prepare)
         undo.pop_all()
     return core
 
 
 def _build(
-    config: EngineConfig, device: torch.device, ahead: CompileAhead | None, undo: ExitStack, substitutes: Substitutes
+    config: EngineConfig,
+    device: torch.device,
+    ahead: CompileAhead | None,
+    undo: ExitStack,
+    substitutes: Substitutes,
+    prepare: Callable[[ConstraintCompiler], object],
 ) -> Core:
     """Load the model, and put the engine together.
 
@@ -123,6 +130,7 @@ def _build(
         ahead: compiles the kernels of CUDA graphs; None where there are no graphs.
         undo: gets what has to end if this fails.
         substitutes: parts that take the place of the engine's own.
+        prepare: prepares constraints.
     """
     started = time.monotonic()
     loaded = _load(config, device, ahead, undo, substitutes.ops)
@@ -142,8 +150,10 @@ def _build(
 
         with explained():
             rehearse(loaded.allocate(1, target.max_len), ahead, largest)
-    language = _Language.of(loaded.tokenizer(), target.shape, config.constraint_cache)  # while other processes compile
+    # This is done while other processes compile.
+    language = _Language.of(loaded.tokenizer(), target.shape, config.constraint_cache)
     undo.callback(language.compiler.close)
+    prepare(language.compiler)
     if ahead is not None:
         with explained():
             later = load_kernels(target.ops, ahead, device)

@@ -25,6 +25,7 @@ from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.kernels.compile_workers import KernelCompileWorkers
+from draftline.structured.compiler import ConstraintCompiler
 
 logger = logging.getLogger(__name__)
 
@@ -293,7 +294,10 @@ class ThreadedEngine(EngineClient):
 
 
 def start_engine(
-    config: EngineConfig, workers: KernelCompileWorkers | None = None, substitutes: Substitutes | None = None
+    config: EngineConfig,
+    workers: KernelCompileWorkers | None = None,
+    substitutes: Substitutes | None = None,
+    prepare: Callable[[ConstraintCompiler], object] = lambda compiler: None,
 ) -> ThreadedEngine:
     """Load the model and start the step thread. Blocks until it is loaded.
 
@@ -301,12 +305,13 @@ def start_engine(
         config: the engine's options.
         workers: see `build_core`.
         substitutes: see `build_core`.
+        prepare: see `build_core`.
 
     Raises:
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
     """
     return ThreadedEngine(
-        build_core(config, workers, substitutes or NO_SUBSTITUTES),
+        build_core(config, workers, substitutes or NO_SUBSTITUTES, prepare),
         max_waiting=config.max_waiting,
         max_waiting_tokens=config.max_waiting_tokens,
         ageing_s=config.ageing_s,

@@ -158,12 +158,11 @@ class ConstraintCompiler:
         return self.submit(constraint).result()
 
     def start(self) -> None:
-        """Start a worker, and build what automata and grammars share, in the background. Returns at once.
+        """Start a worker, and build what automata share, in the background. Returns at once.
 
         The first constraint would do it otherwise: it takes about as long as the constraint itself.
         """
         self._do_later(lambda _: self.warm_up())
-        self._do_later(lambda _: self._grammar_backend())
 
     def warm_up(self) -> None:
         """Start a worker, and build what automata share. Waits for both."""
@@ -171,7 +170,7 @@ class ConstraintCompiler:
         self._workers.prepare()
 
     def prepare(self) -> None:
-        """Wait for what all grammars share, so that the first one need not: building it holds up all threads for some 0.2 s."""
+        """Build what all grammars share, so that the first one does not: it holds up all threads for some 0.2 s."""
         self._grammar_backend().compile(_SMALLEST_GRAMMAR)
         self._do_later(
             lambda job: self._workers.try_grammar(Language(None, _SMALLEST_GRAMMAR), on_abandon=job.on_abandon)

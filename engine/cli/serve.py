@@ -147,11 +147,9 @@ async def _load(config: EngineConfig, replicas: list[EngineProcess]) -> Threaded
 
             return RemoteEngine(config, replicas)
         from draftline.engine.threaded_engine import start_engine  # imports torch, which takes seconds
+        from draftline.structured.compiler import ConstraintCompiler
 
-        engine = start_engine(config)
-        if engine.compiler is not None:
-            engine.compiler.prepare()
-        return engine
+        return start_engine(config, prepare=ConstraintCompiler.prepare)
 
     return await _on_daemon_thread(load)
 

@@ -224,20 +224,19 @@ def main(descriptor: int, substitutes: Substitutes | None = None) -> None:
         # These import torch.
         from draftline.engine.threaded_engine import start_engine
         from draftline.models.loader import open_checkpoint
+        from draftline.structured.compiler import ConstraintCompiler
 
         load = inbox.get()
         assert isinstance(load, LoadModel)
         opened = Opened(open_checkpoint(start.config.model, load_format=start.config.load_format).config)
         connection.send_bytes(pickle.dumps(opened))
-        engine = start_engine(start.config, workers, substitutes)
+        engine = start_engine(start.config, workers, substitutes, ConstraintCompiler.prepare)
     except Exception as error:  # noqa: BLE001  the server reports it
         connection.send_bytes(pickle.dumps(Stopped(portable(error))))
         return
     finally:
         if workers is not None:
             workers.stop()
-    if engine.compiler is not None:
-        engine.compiler.prepare()
     keep_heap()
     connection.send_bytes(pickle.dumps(Started(engine.info, engine.stats())))
     engine.when_launched(outbox.release)

@@ -12,7 +12,7 @@ from draftline.engine import cli
 from draftline.engine.config import EngineConfig
 
 
-def start_engine(config: EngineConfig) -> FakeEngine:
+def start_engine(config: EngineConfig, **_: object) -> FakeEngine:
     if config.model.endswith("slow.gguf"):
         time.sleep(600)
     return FakeEngine(step_s=0.01)
