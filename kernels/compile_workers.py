@@ -2,8 +2,8 @@
 
 The first process loads torch, Triton and the kernels. Then, still without threads or a device, it forks the others. All
 receive jobs from one pipe; each job goes to one of them, which leaves the compiled kernel in Triton's cache on disk and sends
-the job's number through another pipe. They end when no job is left and none will come, or when nobody reads their numbers. So none
-outlives its parent by more than one compilation. The first launch compiles the rest, such as kernels that failed or whose process died.
+the job's number through another pipe. They end with the jobs, or after one compilation if the parent has ended. The first launch
+compiles the rest, such as kernels that failed or whose process died.
 
 The parent needs neither torch nor Triton.
 """
@@ -126,9 +126,11 @@ class KernelCompileWorkers:
                         break
                     yield from (number for (number,) in _NUMBER.iter_unpack(numbers))
                 else:
-                    logger.warning("the processes that compile kernels take too long; the rest is compiled here")
-                    return
-            code = self._process.wait()
+                    raise TimeoutError
+            code = self._process.wait(_LIMIT_S)
+        except (TimeoutError, subprocess.TimeoutExpired):
+            logger.warning("the processes that compile kernels take too long; the rest is compiled here")
+        else:
             if code and not self._stopped:
                 logger.warning("the processes that compile kernels ended with %d; the rest is compiled here", code)
         finally:

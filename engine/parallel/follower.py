@@ -194,6 +194,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
         ):
             if shard.is_sized_as_first:
                 group.barrier()  # rank 0 compiles for this one, too
+                ahead.missing = False
             rehearse(allocate(1, target.max_len), ahead, largest)
             load_kernels(ops, ahead, device)
             if not shard.is_sized_as_first:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def rehearse(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -> None:
-    """Find out whether this machine lacks kernels of the largest step. If so, others compile those of all graphs from now on.
+    """Find out whether this machine lacks kernels of the largest step. If so, other processes compile those of all graphs from now on.
 
     Nothing is computed: the cache may be smaller than the step.
     """
@@ -34,7 +34,7 @@ def rehearse(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -> None:
         if ahead.missing:
             capture_executors(brief, Rehearsal())
             parts.ops.launch_alternatives()
-            SlotWriter(parts.table, (), Rehearsal())
+            SlotWriter(parts.table, (), Rehearsal())  # whose graph the runner captures
             with ahead.postponing():
                 launch_further_sampling(brief, Rehearsal())
                 launch_short_chunks(brief)
