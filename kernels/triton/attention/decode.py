@@ -238,6 +238,9 @@ def _decode_attention_kernel(
         )  # fmt: skip
         first_stored = stored + (first_tile - row_tile) * tile_stride
         store_tile(partial, stats, first_stored, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
+        if next_tile >= end_tile:  # else the loop's pipeline would begin for nothing
+            end(PLACE)
+            return
     if NEW > 0:
         # The loop reads new tokens as later steps will: from the cache. All threads' stores come first.
         tl.debug_barrier()
