@@ -42,13 +42,24 @@ class Servers:
             server.communicate()
 
 
+def _status(process: int) -> list[str]:
+    """A process's state, its parent, and so on (proc_pid_stat(5))."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
 def descendants(process: int) -> list[int]:
-    """The processes that a process has started, and those that they have started. Threads may end meanwhile."""
-    children: list[int] = []
-    for task in Path(f"/proc/{process}/task").iterdir():
+    """The processes that a process has started, and those that they have started.
+
+    Each names its parent. A parent's threads name their children too, but those of a thread that ends meanwhile pass to another one.
+    """
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):
-            children += map(int, (task / "children").read_text().split())
-    return children + [pid for child in children for pid in descendants(child)]
+            parents[int(folder.name)] = int(_status(int(folder.name))[1])
+    found = [process]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
 
 
 def follower_of(process: int) -> int:
@@ -66,6 +77,6 @@ def last_words(err: str) -> str:
 def gone(pid: int) -> bool:
     """Whether a process has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return _status(pid)[0] == "Z"
     except FileNotFoundError:
         return True
