@@ -18,7 +18,15 @@ from draftline.kernels.ops import Ops
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp, brief_layers, wanted_rows
+from draftline.models.layers import (
+    Attention,
+    DecoderLayer,
+    DecoderWeights,
+    GatedMlp,
+    brief_layers,
+    build_layers,
+    wanted_rows,
+)
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import rope_table
@@ -66,7 +74,7 @@ class Decoder(Model):
         rope = rope_table(config, device)
         decoder = DecoderWeights(
             embedding=embedding,
-            layers=tuple(_layer(weights, config, index, rope) for index in range(config.num_layers)),
+            layers=build_layers(lambda index: _layer(weights, config, index, rope), config.num_layers, device),
             norm=weights.vector("model.norm.weight", config.hidden_size),
             head=head,
         )

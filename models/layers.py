@@ -5,9 +5,12 @@ They hold weights and call operations. Device and weight format are hidden behin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
@@ -15,6 +18,11 @@ from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.ops import Ops
 from draftline.models.parallel.linear import Embedding
 from draftline.quant.linear import Linear
+
+_MOST_THREADS = 4
+"""Threads that build layers: each holds a projection's weights unpacked."""
+
+_LayerT = TypeVar("_LayerT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,18 @@ class GatedMlp:
     def __call__(self, residual: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """The residual stream [T, hidden], with the MLP of its norm added; it may be written over."""
         return self.down.linear_add(self.gate_up.norm_swiglu(residual, norm, eps, ops), residual, ops)
+
+
+def build_layers(build: Callable[[int], _LayerT], count: int, device: torch.device) -> tuple[_LayerT, ...]:
+    """The layers ``build(0)``, ``build(1)``, and so on.
+
+    On a CPU several threads build them: packing a weight takes a core for some milliseconds, and torch's operations leave Python to
+    other threads.
+    """
+    if device.type != "cpu":
+        return tuple(map(build, range(count)))
+    with ThreadPoolExecutor(min(torch.get_num_threads(), _MOST_THREADS)) as threads:
+        return tuple(threads.map(build, range(count)))
 
 
 def brief_layers(layers: Iterable[tuple[Attention, Linear, Linear]]) -> int:

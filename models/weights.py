@@ -18,7 +18,7 @@ _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Weights:
-    """Reads a checkpoint's tensors, checks their shapes, and counts their memory.
+    """Reads a checkpoint's tensors, checks their shapes, and counts their memory. Several threads may read at the same time.
 
     Every method raises ModelLoadError if a tensor is missing or its shape differs from the configuration.
 
@@ -28,9 +28,6 @@ class Weights:
         device: of the weights.
         scaled: see `quant.make_linear`.
         shard: the part of the model that ``checkpoint`` has.
-
-    Attributes:
-        nbytes: bytes of the embeddings and projections read so far.
     """
 
     def __init__(
@@ -45,12 +42,17 @@ class Weights:
         self._checkpoint, self._dtype, self._device, self._scaled = checkpoint, dtype, device, scaled
         self._shard = shard
         self._formats: set[str] = set()
-        self.nbytes = 0
+        self._sizes: list[int] = []
 
     @property
     def formats(self) -> str:
         """The formats of the layers' projections, for reports."""
         return "+".join(sorted(self._formats))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the embeddings and projections read so far."""
+        return sum(self._sizes)
 
     def vector(self, name: str, size: int) -> Tensor:
         """A norm's weights, in the activations' dtype."""
@@ -92,7 +94,7 @@ class Weights:
 
     def _head(self, raw: RawTensor, *, scaled: bool) -> Linear:
         head = quant.make_head(raw, dtype=self._dtype, device=self._device, scaled=scaled)
-        self.nbytes += head.nbytes
+        self._sizes.append(head.nbytes)
         return head
 
     def linear(self, prefix: str, outputs: dict[str, int], inputs: int, *, bias: bool) -> Linear:
@@ -114,13 +116,13 @@ class Weights:
         linear = quant.make_linear(parts, bias, dtype=self._dtype, device=self._device, scaled=self._scaled)
         # A GGUF format stays the weights' format where another one runs faster: the values are those of the file.
         stored = {part.format for part in parts if part.data.dtype == torch.uint8 and part.convert_to is None}
-        self._formats |= stored or {linear.format}
-        self.nbytes += linear.nbytes
+        self._formats.update(stored or {linear.format})
+        self._sizes.append(linear.nbytes)
         return linear
 
     def _table(self, raw: RawTensor) -> Tensor:
         table = quant.make_table(raw, dtype=self._dtype, device=self._device)
-        self.nbytes += table.nbytes
+        self._sizes.append(table.nbytes)
         return table
 
     def _raw(self, name: str, *shape: int) -> RawTensor:

@@ -22,7 +22,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import FULL, SLIDING, HfConfig, windows_by_type
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import Attention, brief_layers, wanted_rows
+from draftline.models.layers import Attention, brief_layers, build_layers, wanted_rows
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import local_rope_table, rope_table
@@ -174,9 +174,9 @@ class Gemma3(Model):
         # Rounded as the embeddings are: training did so too.
         self._embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=self.cache_dtype).item()
         rope, local_rope = rope_table(config, device), local_rope_table(config, device)
-        self._layers = tuple(
-            _layer(weights, config, index, rope if window is None else local_rope)
-            for index, window in enumerate(config.sliding_windows)
+        ropes = [rope if window is None else local_rope for window in config.sliding_windows]
+        self._layers = build_layers(
+            lambda index: _layer(weights, config, index, ropes[index]), config.num_layers, device
         )
         self.brief_layers = brief_layers((layer.attention, layer.gate_up, layer.down) for layer in self._layers)
         self._norm = weights.vector_plus_one("model.norm.weight", config.hidden_size)

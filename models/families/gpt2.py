@@ -24,7 +24,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import HfConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import Attention, brief_layers, wanted_rows
+from draftline.models.layers import Attention, brief_layers, build_layers, wanted_rows
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import no_rotation
@@ -175,8 +175,8 @@ class Gpt2(Model):
         self._embedding, self._head = weights.embedding_and_head(config)
         self._positions = weights.positions("model.embed_positions.weight", config.max_positions, config.hidden_size)
         spec = AttentionSpec(no_rotation(config, device), config.score_scale)
-        self._layers = tuple(
-            _layer(weights, config, f"model.layers.{index}.", spec) for index in range(config.num_layers)
+        self._layers = build_layers(
+            lambda index: _layer(weights, config, f"model.layers.{index}.", spec), config.num_layers, device
         )
         self.brief_layers = brief_layers((layer.attention, layer.up, layer.down) for layer in self._layers)
         self._norm = _norm(weights, config, "model.norm")
