@@ -18,7 +18,7 @@ class Checkpoint(Protocol):
         ...
 
     def tensor(self, name: str) -> RawTensor:
-        """Read one tensor.
+        """Read one tensor. Several threads may read at the same time.
 
         Raises:
             ModelLoadError: it is missing or damaged; the message names the file and the tensor.
