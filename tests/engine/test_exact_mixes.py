@@ -32,8 +32,8 @@ Engines = tuple[Case, Core, Alone]
 
 
 PARAMETERS = [
-    # Its drafter and its type are also those of other cases.
-    pytest.param(case, id=name, marks=[pytest.mark.slow] * (name == "llama-head"))
+    # The drafters, types and families of these are also those of other tests.
+    pytest.param(case, id=name, marks=[pytest.mark.slow] * (name in ("llama-head", "gpt2-float32")))
     for name, case in CASES.items()
 ]
 
