@@ -28,7 +28,7 @@ from draftline.models.heads.checkpoint import HeadCheckpoint
 from draftline.models.heads.config import HeadConfig
 from draftline.models.heads.layers import EagerPass, HeadLayer, HeadWeights
 from draftline.models.heads.scripted import ScriptedPass
-from draftline.models.layers import GatedMlp
+from draftline.models.layers import GatedMlp, build_layers
 from draftline.models.rope import rope_table
 from draftline.models.weights import Weights
 from draftline.quant import UnsupportedFormatError
@@ -69,7 +69,7 @@ class Eagle3Head:
             own = HeadWeights(
                 vectors=_vectors(weights, self.config),
                 hidden_norm=weights.vector("model.layers.0.hidden_norm.weight", hidden),
-                layers=tuple(_layer(weights, layer, index, device) for index in range(layer.num_layers)),
+                layers=build_layers(lambda index: _layer(weights, layer, index, device), layer.num_layers, device),
                 norm=weights.vector("model.norm.weight", hidden),
                 output=weights.dense_head(self.config.draft_vocab_size, hidden),
             )
