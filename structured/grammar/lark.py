@@ -38,13 +38,27 @@ It comes last: the last directive counts, and error messages keep the line numbe
 """
 
 
+_QUOTED = 30
+"""Characters of a malformed expression that are quoted on either side of the error."""
+
+
 def regex_error(grammar: str) -> str | None:
-    """The error of a malformed regular expression in a Lark grammar, in several lines; None if all are well-formed."""
+    """The error of a malformed regular expression in a Lark grammar, in one line; None if all are well-formed."""
     from llguidance import LLMatcher
 
     message = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar))
-    found = re.search(r"(?s)regex parse error:.*?\nerror: [^\n]*", message)
-    return None if found is None else found[0]
+    # The expression (behind line numbers if it has several lines), carets below what is wrong, and the reason.
+    found = re.search(
+        r"(?s)regex parse error:.*?(?:^|\n)(?P<before> {4}|\d+: )(?P<line>[^\n]*)\n(?P<space> +)\^[ ^]*\n.*?error: (?P<reason>[^\n]*)",
+        message,
+    )
+    if found is None:
+        return None
+    at = len(found["space"]) - len(found["before"])
+    first, last = max(at - _QUOTED, 0), at + _QUOTED
+    line = found["line"]
+    quoted = f"{'…' * (first > 0)}{line[first:last]}{'…' * (last < len(line))}"
+    return f"is malformed: {found['reason']}, at {line[at : at + 1]!r} in {quoted}"
 
 
 def grammar_error(message: str) -> str:

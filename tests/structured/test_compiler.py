@@ -168,7 +168,11 @@ def test_closing_within_the_budget_needs_an_automaton(compiler: ConstraintCompil
 @pytest.mark.parametrize(
     ("constraint", "message"),
     [
-        (ConstraintSpec("regex", "(ab"), "unclosed group"),
+        (ConstraintSpec("regex", "(ab"), r"^is malformed: unclosed group, at '\(' in \(ab$"),
+        (
+            ConstraintSpec("regex", "a" * 600 + "\n" + "b" * 600 + "[c"),
+            r"^is malformed: unclosed character class, at '\['",
+        ),
         (ConstraintSpec("regex", "[b-a]"), "invalid character class range"),
         (ConstraintSpec("regex", "[a&&b]"), "no text matches it"),
         (ConstraintSpec("regex", "a|^b|(^c)"), "at the beginning only"),
@@ -178,7 +182,7 @@ def test_closing_within_the_budget_needs_an_automaton(compiler: ConstraintCompil
         (choice(), "has no choices"),
         (choice(*map(str, range(MAX_CHOICES + 1))), "at most 20000 are allowed"),
     ],
-    ids=["group", "class", "nothing", "anchor", "long", "name", "large", "none", "many"],
+    ids=["group", "lines", "class", "nothing", "anchor", "long", "name", "large", "none", "many"],
 )
 def test_the_error_says_why_a_constraint_is_invalid(
     compiler: ConstraintCompiler, constraint: ConstraintSpec, message: str
