@@ -30,9 +30,6 @@ from draftline.engine.server.http.stream import EventStream, StreamedAnswer
 from draftline.engine.server.in_flight import counted
 from draftline.engine.server.state import ServerState
 
-REQUEST_ID = "x-request-id"
-"""The header with the client's name for a request, which answers repeat."""
-
 
 class Answer(StreamedAnswer, Protocol):
     """The answer of an endpoint, streamed or whole."""
@@ -170,9 +167,9 @@ def _generating(state: ServerState, endpoint: Endpoint) -> _Handler:
             await until_disconnect(request.receive, generation.start(wanted))
             if body.stream:  # the stream closes the generation
                 await until_disconnect(request.receive, generation.begun())
-                return EventStream(generation, answer, _headers(call), state.config.stall_timeout)
+                return EventStream(generation, answer, state.config.stall_timeout)
             outputs = await until_disconnect(request.receive, generation.outputs())
-            return _json(answer.whole(outputs), call)
+            return _json(answer.whole(outputs))
         except QueueFullError as error:
             generation.close(error)
             if endpoint.full_status != 429:
@@ -195,16 +192,10 @@ def _tokenizing(state: ServerState, endpoint: TokenEndpoint) -> _Handler:
         with counted(state, call, call.client_id):
             body = await read(request, endpoint.body, state.config)
             served_model(getattr(body, "model", None), state.config, state.engine.info)
-            return _json(await endpoint.answer(body, state, call), call)
+            return _json(await endpoint.answer(body, state, call))
 
     return handle
 
 
-def _json(content: dict[str, Any], call: HttpCall) -> Response:
-    return Response(to_json(content), media_type="application/json", headers=_headers(call))
-
-
-def _headers(call: HttpCall) -> dict[str, str]:
-    """The headers of an answer: the client's name for the request, if it is one that a header can hold."""
-    name = call.client_id
-    return {REQUEST_ID: name} if name and name.isascii() and name.isprintable() else {}
+def _json(content: dict[str, Any]) -> Response:
+    return Response(to_json(content), media_type="application/json")

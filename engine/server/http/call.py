@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Scope
 
@@ -15,6 +16,9 @@ from draftline.engine.server.telemetry.reports import Origin
 
 CALLER = "caller"
 """The key of a request's scope state whose value is its `Caller`."""
+
+REQUEST_ID = "x-request-id"
+"""The header with the client's name for a request, which every answer repeats."""
 
 _TRACE_HEADERS = ("traceparent", "tracestate")
 
@@ -42,7 +46,7 @@ class HttpCall:
             name: headers[name] for name in _TRACE_HEADERS if len(headers.get(name, "")) in range(1, MAX_TRACEPARENT)
         }
         origin = Origin(request.scope["path"], peer_of(request.scope), caller.name, trace)
-        return HttpCall(caller, origin, headers.get("x-request-id", "")[:MAX_REQUEST_ID])
+        return HttpCall(caller, origin, request_name(headers))
 
     def outcome(self, error: BaseException) -> str:
         """The code of a request that ``error`` ends."""
@@ -51,6 +55,11 @@ class HttpCall:
         if isinstance(error, DisconnectedError) or not isinstance(error, Exception):
             return CANCELLED
         return code_name(error)
+
+
+def request_name(headers: Headers) -> str:
+    """The client's name for a request, without what is too long; empty if it sent none."""
+    return headers.get(REQUEST_ID, "")[:MAX_REQUEST_ID]
 
 
 def peer_of(scope: Scope) -> str:

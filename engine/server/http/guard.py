@@ -22,7 +22,7 @@ from draftline.engine.errors import DraftlineError
 from draftline.engine.server.access import Access
 from draftline.engine.server.codes import code_name
 from draftline.engine.server.config import ServerConfig
-from draftline.engine.server.http.call import CALLER, peer_of
+from draftline.engine.server.http.call import CALLER, REQUEST_ID, peer_of, request_name
 from draftline.engine.server.http.errors import DisconnectedError, HttpError, error_body, headers_of, status_of
 from draftline.engine.server.http.protocol import ABORT
 
@@ -52,10 +52,15 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         started = False
+        name = request_name(Headers(scope=scope))
+        # Characters that a header may not hold would end the connection.
+        repeated = [(REQUEST_ID.encode(), name.encode())] if name.isascii() and name.isprintable() and name else []
 
         async def sending(message: Message) -> None:
             nonlocal started
             started = True
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *repeated]
             await send(message)
 
         try:
@@ -69,7 +74,7 @@ class Guard:
                 error_body(error)  # logs a fault
                 scope["state"][ABORT]()
             else:
-                await error_response(error, scope)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, sending)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)

@@ -66,7 +66,6 @@ class EventStream(EventSourceResponse):
         self,
         generation: Generation,
         answer: StreamedAnswer,
-        headers: Mapping[str, str],
         stall_timeout: float,
     ) -> None:
         """A stream that has not begun.
@@ -74,12 +73,11 @@ class EventStream(EventSourceResponse):
         Args:
             generation: the started generation.
             answer: makes the events.
-            headers: of the response.
             stall_timeout: the seconds without reading after which a connection is closed.
         """
         self._generation = generation
         self._answer = answer
-        super().__init__(iter(()), headers=headers, ping=KEEP_ALIVE_S, sep="\n")
+        super().__init__(iter(()), ping=KEEP_ALIVE_S, sep="\n")
         self._stall_timeout = stall_timeout
 
     @override

@@ -144,3 +144,12 @@ async def test_the_clients_name_for_a_request_comes_back_and_is_logged(
     fields: Any = record.__dict__["fields"]
     assert (fields["client_id"], fields["call"], fields["code"]) == ("job-7", "/v1/completions", "OK")
     assert fields["peer"].startswith("ipv4:127.0.0.1:")
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/completions", {}), ("/nowhere", {}), ("/v1/completions", COMPLETION)])
+async def test_errors_and_streams_have_the_clients_name_too(
+    http: httpx2.AsyncClient, path: str, body: dict[str, Any]
+) -> None:
+    for name, repeated in (("job-8", "job-8"), ("jöb", None)):
+        response = await http.post(path, json=body | {"stream": True}, headers={"x-request-id": name.encode("latin-1")})
+        assert response.headers.get("x-request-id") == repeated
