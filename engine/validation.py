@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from draftline.engine.errors import FieldViolation
 from draftline.engine.options import FieldsError
@@ -20,7 +21,7 @@ def violations(error: ValidationError, parent: str = "") -> list[FieldViolation]
 
 def _violations(error: ValidationError, parent: str) -> Iterator[FieldViolation]:
     for detail in error.errors(include_url=False):
-        description = _description(detail["msg"], detail["input"], bool(detail["loc"]))
+        description = _length(detail) or _description(detail["msg"], detail["input"], bool(detail["loc"]))
         match detail.get("ctx"):
             case {"error": FieldsError(fields=fields)}:
                 for field in fields:
@@ -37,6 +38,17 @@ def _path(parent: str, location: tuple[int | str, ...]) -> str:
         elif part != "[key]":  # pydantic's mark for a mapping's key, which follows the key itself
             path += f".{part}" if path else part
     return path
+
+
+def _length(detail: ErrorDetails) -> str | None:
+    """What is wrong with the length of a list; None if something else is wrong. pydantic words it for Python."""
+    match detail:
+        case {"type": "too_long", "ctx": {"actual_length": length, "max_length": limit}}:
+            return f"has {length} entries; at most {limit} fit"
+        case {"type": "too_short", "ctx": {"actual_length": length, "min_length": least}}:
+            return f"has {length} entries; it needs at least {least}"
+        case _:
+            return None
 
 
 def _description(message: str, value: object, is_field: bool) -> str:

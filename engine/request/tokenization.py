@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import Chat, EngineInfo
 from draftline.engine.tools.prompt import rendered_chat
-from draftline.models.tokenization.rendering import RoleError
+from draftline.models.tokenization.rendering import RoleError, VariableError
 
 if TYPE_CHECKING:
     from draftline.models.tokenization.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list
 
     Raises:
         InvalidRequestError: the prompt cannot be tokenized. The violation's field is ``text``, ``chat``,
-            ``chat.messages`` or a message's role.
+            ``chat.chat_template_kwargs``, ``chat.messages`` or one of a message's.
     """
     if isinstance(prompt, str):
         field = "text"
@@ -52,6 +52,8 @@ def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list
         raise
     except RoleError as error:
         raise InvalidRequestError(FieldViolation(f"chat.messages[{error.index}].role", str(error))) from error
+    except VariableError as error:
+        raise InvalidRequestError(FieldViolation("chat.chat_template_kwargs", str(error))) from error
     except ValueError as error:
         raise InvalidRequestError(FieldViolation(field, str(error))) from error
 

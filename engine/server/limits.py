@@ -6,8 +6,8 @@ server's ``max_request_mib`` bounds the size of a whole message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
@@ -32,20 +32,6 @@ MAX_TRACEPARENT = 256
 
 MAX_DETOKENIZE = 1 << 20
 """Tokens of one Detokenize."""
-
-
-class Message(Protocol):
-    """A chat message of any face."""
-
-    @property
-    def role(self) -> str:
-        """The author's role."""
-        ...
-
-    @property
-    def content(self) -> str:
-        """The text."""
-        ...
 
 
 def length_violations(value: Sized, limit: int, field: str, unit: str) -> Iterator[FieldViolation]:
@@ -77,14 +63,22 @@ def utf8_size(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
 
 
-def chat_violations(messages: Sequence[Message], info: EngineInfo, field: str) -> Iterator[FieldViolation]:
-    """The violations of a chat: too many messages, or messages that are too long."""
+def chat_violations(
+    messages: Sequence[tuple[str, Iterable[str]]], info: EngineInfo, field: str
+) -> Iterator[FieldViolation]:
+    """The violations of a chat: too many messages, or messages that are too long.
+
+    Args:
+        messages: the role of each, and all texts of it that a template may show.
+        info: the engine's.
+        field: the path of the messages.
+    """
     if len(messages) > MAX_MESSAGES:
         yield from length_violations(messages, MAX_MESSAGES, field, "messages")
         return
-    for index, message in enumerate(messages):
-        yield from length_violations(message.role, MAX_ROLE, f"{field}[{index}].role", "characters")
-    yield from text_violations(sum(utf8_size(message.content) for message in messages), info, field)
+    for index, (role, _) in enumerate(messages):
+        yield from length_violations(role, MAX_ROLE, f"{field}[{index}].role", "characters")
+    yield from text_violations(sum(utf8_size(text) for _, texts in messages for text in texts), info, field)
 
 
 def tool_violations(tools: Sequence[Any], info: EngineInfo, field: str) -> Iterator[FieldViolation]:

@@ -83,5 +83,12 @@ def prompt_size(prompt: Prompt) -> int:
         return len(prompt)
     if isinstance(prompt, Chat):
         tools = sum(len(tool.description) + len(tool.parameters) for tool in prompt.tools)
-        return tools + sum(len(content) for _, content in prompt.messages)
+        calls = [call for details in prompt.details.values() for call in details.tool_calls]
+        reasoning = sum(len(details.reasoning) for details in prompt.details.values())
+        return (
+            tools
+            + sum(len(call.arguments) for call in calls)
+            + reasoning
+            + sum(len(text) for _, text in prompt.messages)
+        )
     return 0

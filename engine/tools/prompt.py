@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from draftline.engine.calls import ToolCall
+from draftline.engine.calls import Tool, ToolCall
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import NO_DETAILS, Chat, EngineInfo, MessageDetails
 from draftline.engine.tools.formats import FORMATS
@@ -28,13 +28,13 @@ def rendered_chat(chat: Chat, info: EngineInfo) -> tuple[tuple[tuple[str, str], 
     written as the model is to write them, and results are the user's messages.
 
     Raises:
-        InvalidRequestError: the arguments of an earlier call are no JSON object.
+        InvalidRequestError: the arguments of an earlier call are no JSON object, or a tool's parameters are no JSON.
     """
     if not chat.tools and not chat.details:
         return chat.messages, chat.rendering
+    tools = tuple(_function(tool, index) for index, tool in enumerate(chat.tools))
     if info.shows_tools:
         members = {index: _members(details, index) for index, details in chat.details.items()}
-        tools = tuple(tool.function() for tool in chat.tools)
         return chat.messages, replace(chat.rendering, tools=tools, members=members)
     tool_format = FORMATS.get(info.tool_format)
     if tool_format is None:
@@ -64,9 +64,16 @@ def _members(details: MessageDetails, message: int) -> Mapping[str, object]:
     return members
 
 
+def _function(tool: Tool, index: int) -> dict[str, Any]:
+    try:
+        return tool.function()
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(FieldViolation(f"chat.tools[{index}].parameters", f"is not JSON: {error}")) from None
+
+
 def _arguments(call: ToolCall, path: str) -> dict[str, Any]:
     try:
-        arguments = json.loads(call.arguments)
+        arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):

@@ -12,7 +12,7 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from draftline.models.tokenization.rendering import AS_USUAL, Rendering, RoleError
+from draftline.models.tokenization.rendering import AS_USUAL, Rendering, RoleError, VariableError
 
 COMMON_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 """Many templates print any role. No model has learned a role that its template does not name, but for these."""
@@ -53,12 +53,12 @@ class ChatTemplate:
 
         Raises:
             RoleError: the template does not know a role.
-            ValueError: the template refuses the messages (roles in a wrong order), or a variable
-                has the name of what the template gets anyway.
+            VariableError: a variable has the name of what the template gets anyway.
+            ValueError: the template refuses the messages (roles in a wrong order).
         """
         taken = rendering.variables.keys() & {*_GIVEN, *self._variables}
         if taken:
-            raise ValueError(f"the template's variable {min(taken)!r} cannot be set")
+            raise VariableError(f"the template's variable {min(taken)!r} cannot be set")
         for index, (role, _) in enumerate(messages):
             if role not in self._roles:
                 known = ", ".join(sorted(COMMON_ROLES))

@@ -18,6 +18,10 @@ class RoleError(ValueError):
         self.index = index
 
 
+class VariableError(ValueError):
+    """A chat template's variable cannot be set."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rendering:
     """The choices of one conversation. The names are those of HF's ``apply_chat_template``.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from email.message import Message
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
@@ -42,9 +44,15 @@ class Body(BaseModel):
     def _without_inert_fields(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        known = {field.alias or name for name, field in cls.model_fields.items()}
-        read = {name: value for name, value in values.items() if name in known}
+        known = {field.alias or name: field for name, field in cls.model_fields.items()}
+        # Null means unset.
+        read = {n: v for n, v in values.items() if n in known and (v is not None or known[n].is_required())}
         wrong = list(refused({n: v for n, v in values.items() if n not in known}, cls.inert, known))
+        kinds = get_args(known["type"].annotation) if "type" in known else ()
+        if isinstance(kind := values.get("type"), str) and kinds and not (kind in kinds or type(None) in kinds):
+            # What else is unknown in an object of an unknown kind says nothing, unless there is a reason.
+            expected = FieldViolation("type", f"Input should be {' or '.join(map(repr, kinds))}, not {quoted(kind)}")
+            wrong = [violation for violation in wrong if violation.field in cls.inert] or [expected]
         if wrong:
             raise _RefusedFieldsError(wrong)
         return read
@@ -189,12 +197,19 @@ def parse(kind: type[_BodyT], content: object) -> _BodyT:
 
 
 def _check_type(request: Request) -> None:
-    kind, _, parameters = request.headers.get("content-type", "").partition(";")
-    charset = parameters.strip().lower()
-    if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8", 'charset="utf-8"'):
+    header = Message()
+    header["content-type"] = request.headers.get("content-type", "")
+    if header.get_content_type() != "application/json" or not _is_utf8(header.get_content_charset("utf-8")):
         raise HttpError(415, "the body must be JSON in UTF-8: send the header content-type: application/json")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise HttpError(415, "the body must not be compressed")
+
+
+def _is_utf8(charset: str) -> bool:
+    try:
+        return codecs.lookup(charset).name == "utf-8"
+    except (LookupError, ValueError):
+        return False
 
 
 async def _received(request: Request, limit: int) -> bytes | None:
@@ -265,6 +280,8 @@ def _shown(value: object) -> str:
             return quoted(value[:_LONG])
         case None | bool():
             return json.dumps(value)
+        case float() if value.is_integer():
+            return repr(value)[:_LONG]  # 5.0 is no integer, and its text says so
         case _:
             return quoted(value)
 

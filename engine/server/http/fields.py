@@ -126,12 +126,22 @@ INERT_IN_MESSAGE: Mapping[str, Inert] = {
     "audio": Inert((), "the model reads text"),
     "annotations": Inert(([],), "a message has text alone"),
     "function_call": Inert((), "use tool_calls"),
+    "parsed": Inert(_ANY, "the content says the same"),
 }
 """The same for chat messages, as clients send back those that they got."""
 
+INERT_IN_CALL: Mapping[str, Inert] = {
+    "index": Inert(_ANY, "the order of the calls says it"),
+    "parsed_arguments": Inert(_ANY, "the arguments say the same"),
+}
+"""The same for a call in a message."""
+
 INERT_IN_PART: Mapping[str, Inert] = {
-    name: Inert((), "the model reads text")
-    for name in ("image_url", "input_audio", "audio_url", "video_url", "file", "file_id", "file_data", "file_url")
+    "parsed": Inert(_ANY, "the text says the same"),
+    **{
+        name: Inert((), "the model reads text")
+        for name in ("image_url", "input_audio", "audio_url", "video_url", "file", "file_id", "file_data", "file_url")
+    },
 }
 """The same for a part of a message."""
 
@@ -156,12 +166,19 @@ def refused(values: Mapping[str, object], inert: Mapping[str, Inert], known: Ite
         known: the names that a misspelt one may mean.
     """
     for name, value in values.items():
+        if value is None:  # unset
+            continue
         entry = inert.get(name)
         if entry is None:
             shown = name[:_SHOWN]
             yield FieldViolation(shown, f"is not a field here{suggestion(shown, known)}")
-        elif value is not None and entry.values is not None and not _among(value, entry.values):
+        elif entry.values is not None and not _among(_without_null(value), entry.values):
             yield FieldViolation(name, f"is not supported: {entry.why}")
+
+
+def _without_null(value: object) -> object:
+    """A JSON value without the members of an object that are unset."""
+    return {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
 def _among(value: object, values: Sequence[object]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import Field
@@ -39,12 +40,25 @@ class ChatMessage(Body):
     reasoning: str | None = Field(default=None, description="the same")
 
 
+RENDERED_PATHS = (("chat.chat_template_kwargs", "chat_template_kwargs"),)
+"""The engine's paths of what is in `Rendered`, and those of bodies."""
+
+
 class Rendered(Body):
     """The fields that say how messages become a prompt. They are vLLM's."""
 
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="variables of the chat template")
     add_generation_prompt: bool | None = Field(default=None, description="begin a new message; true if unset")
     continue_final_message: bool | None = Field(default=None, description="continue the last message")
+
+
+def call_paths(messages: list[ChatMessage], field: str) -> list[tuple[str, str]]:
+    """The engine's paths of the arguments of earlier calls, and those of a chat's body, where they are a function's."""
+    return [
+        (f"chat.messages[{index}].tool_calls[{at}].arguments", f"{field}[{index}].tool_calls[{at}].function.arguments")
+        for index, message in enumerate(messages)
+        for at in range(len(message.tool_calls or ()))
+    ]
 
 
 def chat(messages: list[ChatMessage], how: Rendered, info: EngineInfo, field: str, **options: Any) -> Chat:
@@ -58,8 +72,15 @@ def chat(messages: list[ChatMessage], how: Rendered, info: EngineInfo, field: st
         for index, message in enumerate(messages)
         if message.content is None and not message.tool_calls
     ]
-    pairs = [_Pair(_role(message), _text(message)) for message in messages]
-    refuse(*missing, *chat_violations(pairs, info, field))
+    refuse(
+        *missing,
+        *(
+            violation
+            for index, message in enumerate(messages)
+            for violation in _misplaced(message, f"{field}[{index}]")
+        ),
+        *chat_violations([(_role(message), _texts(message)) for message in messages], info, field),
+    )
     if how.continue_final_message:
         if how.add_generation_prompt:
             problem = "cannot come with add_generation_prompt: one continues a message, the other begins one"
@@ -71,36 +92,49 @@ def chat(messages: list[ChatMessage], how: Rendered, info: EngineInfo, field: st
         add_generation_prompt=how.add_generation_prompt is not False,
         continue_final_message=how.continue_final_message is True,
     )
-    given = [_message(pair, message) for pair, message in zip(pairs, messages, strict=True)]
     try:
-        return Chat(given, rendering, **options)
+        return Chat([_message(message) for message in messages], rendering, **options)
     except InvalidRequestError as error:
         raise Names((("chat.messages", field),)).error(error) from None
 
 
-def _message(pair: _Pair, message: ChatMessage) -> dict[str, object]:
-    values: dict[str, object] = {"role": pair.role, "content": pair.content}
+_OF_ROLE = {
+    "tool_calls": "assistant",
+    "reasoning_content": "assistant",
+    "reasoning": "assistant",
+    "tool_call_id": "tool",
+}
+"""The fields that only messages of one role have."""
+
+
+def _misplaced(message: ChatMessage, path: str) -> Iterator[FieldViolation]:
+    """A violation for each field that a message of its role does not have."""
+    for name, role in _OF_ROLE.items():
+        if getattr(message, name) and message.role != role:
+            yield FieldViolation(f"{path}.{name}", f"only a message of the role {role} has it, not {message.role}")
+
+
+def _message(message: ChatMessage) -> dict[str, object]:
+    values: dict[str, object] = {"role": _role(message), "content": _text(message)}
     if message.tool_calls:
         values["tool_calls"] = [call.model_dump() for call in message.tool_calls]
-    if message.tool_call_id and message.role == "tool":
+    if message.tool_call_id:
         values["tool_call_id"] = message.tool_call_id
     reasoning = message.reasoning_content or message.reasoning
-    if reasoning and message.role == "assistant":
+    if reasoning:
         values["reasoning"] = reasoning
     return values
-
-
-class _Pair:
-    """A message in the form whose length is checked."""
-
-    def __init__(self, role: str, content: str) -> None:
-        self.role = role
-        self.content = content
 
 
 def _role(message: ChatMessage) -> str:
     """The role that templates know."""
     return "system" if message.role == "developer" else message.role
+
+
+def _texts(message: ChatMessage) -> list[str]:
+    """All texts of a message that a template may show."""
+    calls = [f"{call.function.name}{call.function.arguments}" for call in message.tool_calls or ()]
+    return [_text(message), message.reasoning_content or message.reasoning or "", *calls]
 
 
 def _text(message: ChatMessage) -> str:

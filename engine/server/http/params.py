@@ -96,6 +96,8 @@ def constraint(
         if form is not None and form.type != "text":
             raise InvalidRequestError(FieldViolation("structured_outputs", f"set one of it and {field}"))
         return _structured(body.structured_outputs)
+    if form is not None and form.type != "json_schema" and form.json_schema is not None:
+        raise InvalidRequestError(FieldViolation(f"{field}.{schema}", f"is set, but {field}.type is {form.type}"))
     if form is None or form.type == "text":
         return None, []
     if form.type == "json_object":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -11,7 +11,7 @@ from draftline.engine.calls import Tool, ToolChoice, as_tool_choice, as_tools
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.http.body import Body
-from draftline.engine.server.http.fields import Inert
+from draftline.engine.server.http.fields import INERT_IN_CALL
 from draftline.engine.server.limits import refuse, tool_violations
 
 PATHS = (
@@ -53,6 +53,8 @@ class ChoiceBody(Body):
 class CalledFunction(Body):
     """The function of a call, and its arguments."""
 
+    inert = INERT_IN_CALL
+
     name: str
     arguments: str
 
@@ -60,7 +62,7 @@ class CalledFunction(Body):
 class CallBody(Body):
     """A call of an earlier answer."""
 
-    inert: ClassVar[Mapping[str, Inert]] = {"index": Inert(None, "the order of the calls says it")}
+    inert = INERT_IN_CALL
 
     id: str
     type: Literal["function"] = "function"

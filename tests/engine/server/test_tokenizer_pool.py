@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import threading
@@ -15,10 +16,11 @@ from fake_tokenizer import ByteTokenizer
 
 from draftline.engine.errors import InvalidRequestError, QueueFullError
 from draftline.engine.protocol import Chat
-from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool
+from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool, prompt_size
 from draftline.structured.compile_queue import CompileJob, CompileQueue
 
 TEXT = "x" * LONG
+CALL = {"id": "c", "function": {"name": "f", "arguments": json.dumps({"a": TEXT})}}
 
 
 @pytest.fixture
@@ -40,6 +42,20 @@ async def test_a_process_tokenizes_at_the_lowest_priority_and_is_replaced_when_i
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert len(await pool.token_ids(TEXT, "a")) == LONG
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_long"),
+    [
+        (TEXT[1:], False),
+        (TEXT, True),
+        (Chat([{"role": "assistant", "content": "", "tool_calls": [CALL]}]), True),
+        (Chat([{"role": "assistant", "content": "", "reasoning": TEXT}]), True),
+        (Chat([("user", "a")], tools=[{"name": "f", "description": TEXT}]), True),
+    ],
+)
+def test_the_size_of_a_prompt_has_all_that_a_template_may_show(prompt: str | Chat, is_long: bool) -> None:
+    assert (prompt_size(prompt) >= LONG) is is_long
 
 
 async def test_callers_take_turns_and_prompts_that_nobody_waits_for_are_dropped(

@@ -23,7 +23,7 @@ from draftline.engine.server.http.answers import (
 from draftline.engine.server.http.body import ResponseFormat, Streamed, check_stream
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted
-from draftline.engine.server.http.messages import ChatMessage, Rendered, chat
+from draftline.engine.server.http.messages import RENDERED_PATHS, ChatMessage, Rendered, call_paths, chat
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
 from draftline.engine.server.http.stream import DONE, error_events, event, event_of
 from draftline.engine.server.http.tools import PATHS, ChoiceBody, ToolBody, WithTools, choice_of, tool_paths, tools_of
@@ -52,7 +52,7 @@ def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted
         InvalidRequestError: listing every invalid field.
     """
     check_stream(body)
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError(FieldViolation("top_logprobs", "is set, but logprobs is not"))
     sampling = sampling_params(
         body, max_tokens=max_tokens, logprobs=(body.top_logprobs or 0) if body.logprobs else None
@@ -62,6 +62,8 @@ def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted
     paths = [
         *tool_paths(len(tools), _TOOL),
         *PATHS,
+        *RENDERED_PATHS,
+        *call_paths(body.messages, "messages"),
         ("chat.messages", "messages"),
         ("chat", "messages"),
         *names,

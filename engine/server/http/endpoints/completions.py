@@ -43,6 +43,9 @@ def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[
     check_stream(body)
     prompts = _prompts(body.prompt)
     echoes_logprobs = bool(body.echo) and body.logprobs is not None
+    if echoes_logprobs and body.prompt_logprobs not in (None, body.logprobs):
+        problem = f"is {body.prompt_logprobs}, but echo lists {body.logprobs} for the prompt, as many as logprobs says"
+        raise InvalidRequestError(FieldViolation("prompt_logprobs", problem))
     of_prompt = body.logprobs if echoes_logprobs else body.prompt_logprobs
     sampling = sampling_params(body, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=of_prompt)
     constrained, names = constraint(body, body.response_format)

@@ -15,7 +15,7 @@ from draftline.engine.server.http.body import Body
 from draftline.engine.server.http.call import HttpCall
 from draftline.engine.server.http.fields import INERT, Inert, Names
 from draftline.engine.server.http.generation import check_prompt, token_ids
-from draftline.engine.server.http.messages import ChatMessage, Rendered, chat
+from draftline.engine.server.http.messages import RENDERED_PATHS, ChatMessage, Rendered, call_paths, chat
 from draftline.engine.server.limits import MAX_DETOKENIZE, length_violations, refuse
 from draftline.engine.server.state import ServerState
 from draftline.engine.server.tokenizer_pool import LONG
@@ -51,7 +51,8 @@ async def tokenize(body: TokenizeBody, state: ServerState, call: HttpCall) -> di
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError(FieldViolation("prompt", "set one of prompt and messages"))
     engine = state.engine
-    names = Names((("text", "prompt"), ("chat.messages", "messages"), ("chat", "messages")))
+    calls = call_paths(body.messages or [], "messages")
+    names = Names((("text", "prompt"), *RENDERED_PATHS, *calls, ("chat.messages", "messages"), ("chat", "messages")))
     prompt: str | Chat
     if body.messages is None:
         prompt = body.prompt or ""

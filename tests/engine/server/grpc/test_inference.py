@@ -342,6 +342,20 @@ async def test_a_long_prompt_generates_as_a_short_one_does(stub: AsyncStub, engi
     }
 
 
+@pytest.mark.parametrize("field", ["content", "reasoning", "tool_calls"])
+async def test_all_texts_of_a_message_count(stub: AsyncStub, field: str) -> None:
+    text = "x" * 5000
+    value = [pb.ToolCall(id="c", name="f", arguments=text)] if field == "tool_calls" else text
+    chat = pb.Chat(messages=[pb.ChatMessage(role="assistant", **{field: value})])  # type: ignore[arg-type]
+    for call in (
+        stub.Tokenize(pb.TokenizeRequest(chat=chat)),
+        anext(aiter(stub.Generate(pb.GenerateRequest(chat=chat)))),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            await call
+        assert "bytes of UTF-8; at most 4096 fit" in violations(status_of(caught.value))["chat.messages"]
+
+
 async def test_detokenize_names_the_first_id_out_of_range(stub: AsyncStub) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         await stub.Detokenize(pb.DetokenizeRequest(token_ids=[1, 2, VOCAB, 2**32 - 1]))

@@ -42,12 +42,17 @@ async def error(http: httpx2.AsyncClient, path: str, status: int, **body: Any) -
     return found
 
 
+_ASKED = {"role": "user", "content": "a"}
+
 WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"temperature": "hot"}, "temperature", "valid number"),
     ("/v1/completions", {"temperature": True}, "temperature", "valid number"),
     ("/v1/completions", {"temperature": -1}, "temperature", "greater than or equal to 0, not -1"),
     ("/v1/completions", {"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
     ("/v1/completions", {"max_tokens": 1.5}, "max_tokens", "integer"),
+    ("/v1/completions", {"max_tokens": 5.0}, "max_tokens", "integer, not 5.0"),
+    ("/v1/completions", {"stop": ["x"] * 65}, "stop", "has 65 entries; at most 64 fit"),
+    ("/v1/completions", {"echo": True, "logprobs": 1, "prompt_logprobs": 5}, "prompt_logprobs", "echo lists 1"),
     ("/v1/completions", {"n": 65}, "n", "less than or equal to 64"),
     ("/v1/completions", {"stop": ["a", 1]}, "stop", "valid string"),
     ("/v1/completions", {"stop": ["a", ""]}, "stop[1]", "at least 1 character"),
@@ -55,7 +60,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"logit_bias": {"x": 1}}, "logit_bias", "'x' is not a token id"),
     ("/v1/completions", {"logit_bias": {"999": 1}}, "logit_bias[999]", "999 is not a token id of this model"),
     ("/v1/completions", {"allowed_token_ids": [1, 999]}, "allowed_token_ids[1]", "999 is not a token id of this model"),
-    ("/v1/completions", {"allowed_token_ids": []}, "allowed_token_ids", "at least 1 item"),
+    ("/v1/completions", {"allowed_token_ids": []}, "allowed_token_ids", "has 0 entries; it needs at least 1"),
     ("/v1/completions", {"bad_words": ["a" * 256] * 3 + ["b" * 256]}, "bad_words", "have 1026 tokens"),
     ("/v1/completions", {"logprobs": 21}, "logprobs", "less than or equal to 20"),
     ("/v1/completions", {"min_tokens": 5}, "min_tokens", "exceeds max_tokens"),
@@ -75,6 +80,13 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"speculation": {"enabled": True}}, "speculation.enabled", "no drafter"),
     ("/v1/completions", {"temprature": 1}, "temprature", "did you mean temperature?"),
     ("/v1/completions", {"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
+    (
+        "/v1/completions",
+        {"response_format": {"type": "json_object", "json_schema": {"schema": True}}},
+        "response_format.json_schema.schema",
+        "response_format.type is json_object",
+    ),
+    ("/v1/completions", {"response_format": {"type": "regex", "pattern": "a"}}, "response_format.type", "'regex'"),
     ("/v1/completions", {"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "missing"),
     ("/v1/completions", {"structured_outputs": {}}, "structured_outputs", "exactly one"),
     ("/v1/completions", {"structural_tag": {}}, "structural_tag", "structured_outputs"),
@@ -95,13 +107,17 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
         "messages[0].name",
         "no names",
     ),
+    ("/v1/chat/completions", {"messages": [_ASKED | {"tool_call_id": "a"}]}, "messages[0].tool_call_id", "role tool"),
+    ("/v1/chat/completions", {"messages": [_ASKED | {"reasoning": "a"}]}, "messages[0].reasoning", "role assistant"),
     ("/v1/chat/completions", {"top_logprobs": 2}, "top_logprobs", "logprobs is not"),
     ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
     ("/v1/chat/completions", {"tools": [{"type": "function"}]}, "tools[0].function", "required"),
+    ("/v1/chat/completions", {"tools": [{"type": "custom", "custom": {}}]}, "tools[0].type", "not 'custom'"),
     ("/v1/chat/completions", {"tool_choice": "required"}, "tool_choice", "there are no tools"),
     ("/v1/chat/completions", {"continue_final_message": True}, "messages", "must end with"),
     ("/v1/chat/completions", {"echo": True}, "echo", "only /v1/completions"),
     ("/v1/responses", {"previous_response_id": "resp_1"}, "previous_response_id", "stores nothing"),
+    ("/v1/responses", {"tools": [{"type": "web_search"}]}, "tools[0].type", "not 'web_search'"),
     ("/v1/responses", {"background": True}, "background", "stores nothing"),
     ("/v1/responses", {"store": True}, "store", "stores nothing"),
     ("/v1/responses", {"truncation": "auto"}, "truncation", "truncate_prompt_tokens"),
@@ -114,7 +130,6 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
 
 _PART = {"type": "text", "text": "a"}
 _IMAGE = {"type": "image_url", "image_url": {}}
-_ASKED = {"role": "user", "content": "a"}
 
 UNIONS: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/completions", {"prompt": 5}, "prompt: Input should be a valid string or a valid list, not 5"),
@@ -206,6 +221,47 @@ async def test_fields_without_effect_are_accepted_and_others_refused(http: httpx
         if INERT[name].values is not None:
             found = await error(http, path, 400, **BODIES[path] | {name: "something else"})
             assert found["param"] == name
+
+
+_CALL = {"id": "c", "type": None, "function": {"name": "f", "arguments": "", "parsed_arguments": {}}}
+_CALLED = {"role": "assistant", "content": None, "tool_calls": [_CALL], "parsed": {"a": 1}, "unknown": None}
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        ("/v1/chat/completions", {"messages": [_ASKED, _CALLED, _ASKED]}),
+        ("/v1/chat/completions", {"top_logprobs": 0}),
+        (
+            "/v1/responses",
+            {"input": [{"role": "assistant", "content": "a", "phase": "final_answer"}, _ASKED], "metadata": {"a": "b"}},
+        ),
+        ("/v1/responses", {"reasoning": {"effort": None}, "text": {"format": {"type": "text", "schema": None}}}),
+    ],
+)
+async def test_what_clients_send_back_or_leave_unset_is_accepted(
+    http: httpx2.AsyncClient, path: str, change: dict[str, Any]
+) -> None:
+    response = await http.post(path, json=BODIES[path] | change)
+    assert response.status_code == 200, response.text
+    assert response.json().get("metadata", {}) == change.get("metadata", {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("application/json; charset=utf8", 200),
+        ('application/json; charset="UTF-8"; version=1', 200),
+        ("application/json; charset=latin-1", 415),
+        ("application/json; charset=none", 415),
+        ("text/plain", 415),
+        ("", 415),
+    ],
+)
+async def test_the_type_of_a_body(http: httpx2.AsyncClient, kind: str, status: int) -> None:
+    content = json.dumps(COMPLETION)
+    response = await http.post("/v1/completions", content=content, headers={"content-type": kind})
+    assert response.status_code == status, response.text
 
 
 async def test_the_table_has_only_parameters_that_exist() -> None:

@@ -1,0 +1,51 @@
+"""What a chat template gets of tools and earlier calls, and what is told where that is malformed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fake_engine import fake_info
+from fake_tokenizer import ByteTokenizer
+
+from draftline.engine.calls import Tool
+from draftline.engine.errors import InvalidRequestError
+from draftline.engine.protocol import Chat
+from draftline.engine.request.tokenization import tokenize
+from draftline.engine.tools.prompt import rendered_chat
+from draftline.models.tokenization.rendering import Rendering, VariableError
+
+
+def called(arguments: str) -> Chat:
+    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
+    return Chat([{"role": "assistant", "content": "", "tool_calls": [call]}])
+
+
+@pytest.mark.parametrize("shows_tools", [True, False])
+def test_parameters_that_are_no_json_are_named(shows_tools: bool) -> None:
+    tools = [Tool("ok"), Tool("bad", parameters='{"type": "object", }')]
+    with pytest.raises(InvalidRequestError, match=r"^chat\.tools\[1\]\.parameters: is not JSON: "):
+        rendered_chat(Chat([("user", "a")], tools=tools), replace(fake_info(), shows_tools=shows_tools))
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [('{"a": 1}', {"a": 1}), ("", {})])
+def test_the_arguments_of_an_earlier_call_are_an_object(arguments: str, expected: dict[str, Any]) -> None:
+    _, rendering = rendered_chat(called(arguments), replace(fake_info(), shows_tools=True))
+    [call] = rendering.members[0]["tool_calls"]  # type: ignore[misc]
+    assert call["function"]["arguments"] == expected
+
+
+def test_arguments_that_are_no_object_are_named() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^chat\.messages\[0\]\.tool_calls\[0\]\.arguments: must be"):
+        rendered_chat(called("{"), replace(fake_info(), shows_tools=True))
+
+
+def test_a_variable_that_cannot_be_set_is_no_matter_of_the_messages() -> None:
+    class Refusing(ByteTokenizer):
+        def encode_chat(self, *_: object) -> list[int]:  # type: ignore[override]
+            raise VariableError("the template's variable 'tools' cannot be set")
+
+    chat = Chat([("user", "a")], Rendering({"tools": 1}))
+    with pytest.raises(InvalidRequestError, match=r"^chat\.chat_template_kwargs: the template's"):
+        tokenize(chat, Refusing(), fake_info())  # type: ignore[arg-type]
