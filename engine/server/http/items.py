@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic_core import from_json
+
 from draftline.engine.calls import ToolCallDelta
 from draftline.engine.server.http.answers import new_id
 
@@ -22,9 +24,9 @@ class Items:
         self._logprobs: list[dict[str, Any]] = []
 
     @property
-    def has_message(self) -> bool:
-        """Whether there is a message, or nothing else either."""
-        return not self._items or any(item["type"] == "message" for item in self._items)
+    def last(self) -> str | None:
+        """The type of the last item; None without any."""
+        return self._items[-1]["type"] if self._items else None
 
     def add_text(self, text: str, logprobs: list[dict[str, Any]]) -> Events:
         """More of the message."""
@@ -56,8 +58,10 @@ class Items:
         yield from self._end(status)
 
     def whole(self) -> list[dict[str, Any]]:
-        """All items as far as they have come."""
-        return list(self._items)
+        """All items as far as they have come, without a call whose arguments broke off: nobody can make it, or send it back."""
+        return [
+            item for item in self._items if item["status"] != "incomplete" or is_object(item.get("arguments", "{}"))
+        ]
 
     def _begin(self, kind: str) -> Events:
         if self._items and self._items[-1]["type"] == kind and self._items[-1]["status"] == "in_progress":
@@ -107,6 +111,14 @@ class Items:
         if self._items[-1]["type"] == "reasoning":
             return {"type": "reasoning_text", "text": self._texts[-1]}
         return {"type": "output_text", "text": self._texts[-1], "annotations": [], "logprobs": self._logprobs}
+
+
+def is_object(text: str) -> bool:
+    """Whether a text is a JSON object."""
+    try:
+        return isinstance(from_json(text), dict)
+    except ValueError:
+        return False
 
 
 def _briefly(logprobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
-from pydantic_core import from_json
 
 from draftline.engine.calls import ToolCallDelta, as_tool_choice
 from draftline.engine.errors import FieldViolation, InvalidRequestError
@@ -17,10 +16,10 @@ from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.http.answers import TokenTexts, UsageCount, new_id
 from draftline.engine.server.http.body import Body, Generating, JsonSchema, ResponseFormat
 from draftline.engine.server.http.errors import error_body
-from draftline.engine.server.http.fields import INERT, Inert, Names
+from draftline.engine.server.http.fields import INERT, INERT_IN_CALL, INERT_IN_MESSAGE, Inert, Names
 from draftline.engine.server.http.generation import Generation, Wanted
-from draftline.engine.server.http.items import Events, Items
-from draftline.engine.server.http.messages import ChatMessage, Rendered, TextPart, chat
+from draftline.engine.server.http.items import Events, Items, is_object
+from draftline.engine.server.http.messages import RENDERED_PATHS, ChatMessage, Rendered, TextPart, chat
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
 from draftline.engine.server.http.stream import event
 from draftline.engine.server.http.tools import (
@@ -54,6 +53,8 @@ class NamedFunction(Body):
 
 class CallItem(Body):
     """A call of an earlier answer."""
+
+    inert = INERT_IN_CALL
 
     type: Literal["function_call"]
     call_id: str
@@ -94,6 +95,8 @@ class ReasoningItem(Body):
 class InputItem(ChatMessage):
     """A message of the input, or one of an earlier answer."""
 
+    inert: ClassVar[Mapping[str, Inert]] = {**INERT_IN_MESSAGE, "phase": Inert(None, "a label of an earlier answer")}
+
     type: Literal["message"] | None = None
     id: str | None = Field(default=None, description="no effect: nothing is stored")
     status: str | None = Field(default=None, description="no effect: of an earlier answer")
@@ -105,7 +108,7 @@ class TextFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = Field(default=None, description="a label")
     description: str | None = Field(default=None, description="a label")
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema", description="the schema")
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema", description="the schema")
     strict: bool | None = Field(default=None, description="no effect: schemas are always enforced exactly")
 
 
@@ -153,6 +156,7 @@ class ResponseBody(Generating, Rendered, WithTools):
     include: list[Literal["message.output_text.logprobs"]] | None = Field(default=None, description="log-probabilities")
     top_logprobs: int | None = Field(default=None, description="and those of this many of the likeliest tokens")
     stream_options: ResponseStreamOptions | None = None
+    metadata: dict[str, Any] | None = Field(default=None, description="a label; it comes back")
 
 
 def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wanted]:
@@ -173,6 +177,7 @@ def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wa
     paths = [
         *tool_paths(len(tools), "tools[{}]"),
         *PATHS,
+        *RENDERED_PATHS,
         ("chat.messages", "input"),
         ("chat", "input"),
         *names,
@@ -206,17 +211,10 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
     if isinstance(body.input, str):
         return [*items, ChatMessage(role="user", content=body.input)]
     for index, item in enumerate(body.input):
-        if isinstance(item, CallItem) and not _is_object(item.arguments):
+        if isinstance(item, CallItem) and not is_object(item.arguments or "{}"):
             raise InvalidRequestError(FieldViolation(f"input[{index}].arguments", "must be a JSON object"))
         _add(items, item)
     return items
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(from_json(text), dict)
-    except ValueError:
-        return False
 
 
 def _add(messages: list[ChatMessage], item: InputItem | CallItem | ResultItem | ReasoningItem) -> None:
@@ -267,6 +265,7 @@ class ResponseAnswer:
         self._fingerprint = engine.info.system_fingerprint
         self._numbers = count()
         self._items = Items()
+        self._held: list[PositionLogprobs] = []  # of tokens without text, behind the last one with text
         self._end: Finished | None = None
         self._error: dict[str, str] | None = None
         self._usage = UsageCount()
@@ -280,14 +279,17 @@ class ResponseAnswer:
         """The events of an update."""
         match update:
             case Delta():
-                for name, fields in self._parts(update.text, update.reasoning, update.tool_calls, update.logprobs):
+                positions = [*self._held, *update.logprobs]
+                if update.reasoning or self._items.last == "reasoning":  # among them are those of the mark behind it
+                    positions = self._last(positions, update.text)
+                for name, fields in self._parts(update.text, update.reasoning, update.tool_calls, positions):
                     yield self._event(name, **fields)
             case Finished():
                 self._finish(update)
 
     def end(self) -> Iterator[bytes]:
         """The events after the last update."""
-        for name, fields in self._items.end(self._item_status):
+        for name, fields in self._ends():
             yield self._event(name, **fields)
         yield self._event(f"response.{self._status}", response=self._response(self._status))
 
@@ -306,22 +308,43 @@ class ResponseAnswer:
         assert each.finished is not None, "outputs are whole"
         calls = [ToolCallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(each.tool_calls)]
         self._finish(each.finished)
-        for _ in self._parts(each.text, each.reasoning or "", calls, each.logprobs or ()):
+        positions = list(each.logprobs or ())[each.finished.reasoning_tokens :]
+        if calls:  # a call's tokens follow those of the text
+            positions = self._first(positions, each.text)
+        for _ in self._parts(each.text, each.reasoning or "", calls, positions):
             pass
-        for _ in self._items.end(self._item_status):
+        for _ in self._ends():
             pass
         return self._response(self._status)
 
     def _parts(
-        self, text: str, reasoning: str, calls: Iterable[ToolCallDelta], positions: Sequence[PositionLogprobs]
+        self, text: str, reasoning: str, calls: Sequence[ToolCallDelta], positions: list[PositionLogprobs]
     ) -> Events:
         if reasoning:
             yield from self._items.add_reasoning(reasoning)
-        logprobs = self._texts.chat(positions)
-        if text or (logprobs and self._items.has_message and not (reasoning or calls)):
-            yield from self._items.add_text(text, logprobs)
+        if text:
+            yield from self._items.add_text(text, self._texts.chat(positions))
+        self._held = [] if text or reasoning or calls else positions
         for part in calls:
             yield from self._items.add_call(part)
+
+    def _ends(self) -> Events:
+        """The end of the items. Tokens without text at the end of a message, such as the last one, are its."""
+        if self._held and self._items.last in ("message", None):
+            yield from self._items.add_text("", self._texts.chat(self._held))
+        yield from self._items.end(self._item_status)
+
+    def _first(self, positions: Sequence[PositionLogprobs], text: str) -> list[PositionLogprobs]:
+        """The first positions, as far as their tokens have the bytes of ``text``."""
+        missing, count = len(text.encode()), 0
+        while missing > 0 and count < len(positions):
+            missing -= len(self._texts.data(positions[count].chosen.token_id))
+            count += 1
+        return list(positions[:count])
+
+    def _last(self, positions: Sequence[PositionLogprobs], text: str) -> list[PositionLogprobs]:
+        """The last positions likewise."""
+        return self._first(positions[::-1], text)[::-1]
 
     def _finish(self, end: Finished) -> None:
         self._end = end
@@ -370,6 +393,6 @@ class ResponseAnswer:
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
             "usage": None if end is None else self._usage.response_fields(),
-            "metadata": {},
+            "metadata": body.metadata or {},
             "system_fingerprint": self._fingerprint,
         }
