@@ -118,6 +118,10 @@ def as_tool_choice(choice: object, path: str = "tool_choice") -> ToolChoice:
     match choice:
         case None:
             return ToolChoice()
+        case ToolChoice(mode="none", names=(_, *_)):
+            raise InvalidRequestError(
+                FieldViolation(f"{path}.names", 'names tools, but with "none" none may be called')
+            )
         case ToolChoice():
             return choice
         case "auto" | "none" | "required":

@@ -33,6 +33,9 @@ MAX_TRACEPARENT = 256
 MAX_DETOKENIZE = 1 << 20
 """Tokens of one Detokenize."""
 
+MAX_DETOKENIZED = 4_000_000
+"""Bytes of the text that one Detokenize answers with over gRPC, whose clients take messages of up to 4 MiB by default."""
+
 
 def length_violations(value: Sized, limit: int, field: str, unit: str) -> Iterator[FieldViolation]:
     """A violation if ``value`` has more than ``limit`` entries; ``unit`` names them in the message."""

@@ -293,7 +293,10 @@ def _timeout(request: pb.GenerateRequest, time_left: float | None) -> float | No
     """Seconds until the request times out: its own timeout, or the call's deadline if that is earlier."""
     if not request.HasField("timeout"):
         return time_left
-    timeout = request.timeout.seconds + request.timeout.nanos / 1e9
+    seconds, nanos = request.timeout.seconds, request.timeout.nanos
+    if abs(nanos) >= 10**9 or seconds * nanos < 0:
+        raise InvalidRequestError(FieldViolation("timeout", f"has {seconds} s and {nanos} ns, which is no duration"))
+    timeout = seconds + nanos / 1e9
     if timeout <= 0:
         raise InvalidRequestError(FieldViolation("timeout", f"must be more than 0 s, not {timeout:g} s"))
     return timeout if time_left is None else min(timeout, time_left)

@@ -17,6 +17,7 @@ from draftline.engine.server.grpc.limits import check_constraint, check_detokeni
 from draftline.engine.server.grpc.session import Session
 from draftline.engine.server.grpc.stream_writer import StreamWriter
 from draftline.engine.server.in_flight import InFlightRequest
+from draftline.engine.server.limits import MAX_DETOKENIZED, utf8_size
 from draftline.engine.server.state import ServerState
 from draftline.engine.server.tokenizer_pool import LONG
 from draftline.engine.streaming.mailbox import Mailbox
@@ -103,7 +104,13 @@ class InferenceService(InferenceServiceServicer):
                 if token >= vocab_size:
                     problem = f"{token} is not a token id of this model (0 to {vocab_size - 1})"
                     raise InvalidRequestError(FieldViolation(f"token_ids[{index}]", problem))
-            return engine.tokenizer.decode(ids, skip_special=False)
+            text = engine.tokenizer.decode(ids, skip_special=False)
+            if (size := utf8_size(text)) > MAX_DETOKENIZED:
+                problem = (
+                    f"have a text of {size} bytes; at most {MAX_DETOKENIZED} fit an answer, so ask for parts of it"
+                )
+                raise InvalidRequestError(FieldViolation("token_ids", problem))
+            return text
 
         is_long = len(request.token_ids) >= LONG
         return pb.DetokenizeResponse(text=await asyncio.to_thread(decode) if is_long else decode())

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 from fake_engine import MAX_MODEL_LEN, VOCAB, ByteTokenizer, FakeEngine
+from google.protobuf.duration_pb2 import Duration
 from grpc_client import AsyncStub, Outcome, retry_delay_s, status_of, text_request, violations
 from patience import DEADLINE_S
 from tiny import tiny_compiler
@@ -354,6 +355,38 @@ async def test_all_texts_of_a_message_count(stub: AsyncStub, field: str) -> None
         with pytest.raises(grpc.RpcError) as caught:
             await call
         assert "bytes of UTF-8; at most 4096 fit" in violations(status_of(caught.value))["chat.messages"]
+
+
+async def test_a_text_that_clients_could_not_receive_is_refused(
+    stub: AsyncStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftline.engine.server.grpc.inference.MAX_DETOKENIZED", 3)
+    assert (await stub.Detokenize(pb.DetokenizeRequest(token_ids=b"abc"))).text == "abc"
+    with pytest.raises(grpc.RpcError) as caught:
+        await stub.Detokenize(pb.DetokenizeRequest(token_ids=b"abcd"))
+    assert "have a text of 4 bytes; at most 3 fit" in violations(status_of(caught.value))["token_ids"]
+
+
+NO_TOOLS = pb.Chat(
+    messages=[pb.ChatMessage(role="user", content="a")],
+    tool_choice=pb.ToolChoice(mode=pb.ToolChoice.MODE_NONE, names=["f"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("request_", "field", "problem"),
+    [
+        (pb.GenerateRequest(text="a", timeout=Duration(seconds=5, nanos=-(2 * 10**9))), "timeout", "-2000000000 ns"),
+        (pb.GenerateRequest(text="a", timeout=Duration(seconds=5, nanos=-1)), "timeout", "which is no duration"),
+        (pb.GenerateRequest(chat=NO_TOOLS), "chat.tool_choice.names", "none may be called"),
+    ],
+)
+async def test_contradictions_are_named(
+    stub: AsyncStub, request_: pb.GenerateRequest, field: str, problem: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        await anext(aiter(stub.Generate(request_)))
+    assert problem in violations(status_of(caught.value))[field]
 
 
 async def test_detokenize_names_the_first_id_out_of_range(stub: AsyncStub) -> None:
