@@ -349,7 +349,7 @@ class ChatMessage(_message.Message):
     tool_call_id: _builtins.str
     """Of a tool's message: the call whose result it is."""
     reasoning: _builtins.str
-    """Of an assistant's message: the reasoning before its content."""
+    """Of an assistant's message: the reasoning before its content. A chat template may leave it out."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
         """Of an assistant's message: the calls that it made."""
@@ -559,37 +559,41 @@ class SamplingParams(_message.Message):
     ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
-    """Default 1. 0 is greedy."""
+    """Default 1; at most 100. 0 is greedy."""
     top_p: _builtins.float
     """Default 1: off."""
     top_k: _builtins.int
-    """Default 0: off."""
+    """Default 0: off; at most 2^31 - 1."""
     min_p: _builtins.float
     """Default 0: off."""
     repetition_penalty: _builtins.float
     """Default 1: off. Applies to tokens of the prompt and the output."""
     presence_penalty: _builtins.float
-    """Default 0: off. Applies to tokens of the output."""
+    """-2 to 2. Default 0: off. Applies to tokens of the output."""
     frequency_penalty: _builtins.float
-    """Default 0: off. Applies to tokens of the output."""
+    """-2 to 2. Default 0: off. Applies to tokens of the output."""
     seed: _builtins.int
     """Default: random. Finished reports the seed."""
     max_tokens: _builtins.int
-    """Default: 256. The end of the context ends the output too: a larger number is no error."""
+    """Default: 256. The end of the context ends the output too: a larger number is no error, up to 2^31 - 1."""
     min_tokens: _builtins.int
-    """At most max_tokens, and at most what the context has room for."""
+    """At most max_tokens, and at most what the context has room for. A constraint weighs more: where it lets no token follow, the
+    output ends before.
+    """
     ignore_eos: _builtins.bool
     logprobs: _builtins.int
-    """Return the log-probability of each output token, and of this many most likely tokens. Unset: none."""
+    """Return the log-probability of each output token, and of this many most likely tokens, at most 20. Unset: none."""
     prompt_logprobs: _builtins.int
     """The same for the prompt."""
     n: _builtins.int
-    """Number of independent outputs. Default 1."""
+    """Number of independent outputs, at most 64. Default 1."""
     truncate_prompt_tokens: _builtins.int
-    """Keep this many of the prompt's last tokens. -1 keeps as many as fit. Default: all, and a longer prompt is invalid."""
+    """Keep this many of the prompt's last tokens. -1 keeps as many as fit. Default: all, and a longer prompt is invalid.
+    The limit on a text's bytes holds in any case: to tokenize more takes seconds.
+    """
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Texts that end the output. They are not part of it."""
+        """Texts that end the output: up to 64 of at most 1,024 characters. They are not part of it."""
 
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -597,7 +601,7 @@ class SamplingParams(_message.Message):
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]: ...
     @_builtins.property
     def bad_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Texts that are not written, with or without a space before them. The last token of a text is banned where the output ends
+        """Up to 512 texts of at most 256 characters that are not written, with or without a space before them. The last token of a text is banned where the output ends
         with the tokens before it. Other ways to split the text into tokens are not banned.
         """
 
@@ -857,7 +861,9 @@ class Speculation(_message.Message):
     ENABLED_FIELD_NUMBER: _builtins.int
     DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     enabled: _builtins.bool
+    """Default: the engine's choice."""
     draft_tokens: _builtins.int
+    """Drafts of a step, at most 16, and at most as many as the engine drafts. Default: the engine's choice."""
     def __init__(
         self,
         *,
