@@ -268,6 +268,18 @@ class Constraint(_Params, Generic[T]):
     def _structural_tag_as_text(cls, value: object) -> object:
         return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
+    @field_validator("json_schema", "regex", "choice", "grammar", "structural_tag")
+    @classmethod
+    def _no_surrogates(cls, value: str | tuple[str, ...] | None) -> object:
+        # Neither messages nor the compiler can take them.
+        for text in (value,) if isinstance(value, str) else value or ():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                problem = f"character {error.start} is a surrogate code point, which no Unicode text has"
+                raise ValueError(problem) from None
+        return value
+
     @model_validator(mode="after")
     def _exactly_one_kind(self) -> Constraint[T]:
         kinds = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 
 from draftline.engine.cli.backend import Backend, RefusedError, backend
 from draftline.engine.cli.connection import Connection
-from draftline.engine.cli.errors import print_error
+from draftline.engine.cli.errors import print_error, standard_input
 from draftline.engine.cli.generate import summary, summary_with_seed
 from draftline.engine.cli.local_tools import LocalTool, print_answer, read_tools
 from draftline.engine.cli.models import find_models
@@ -67,7 +66,7 @@ def chat(
     r"""Talk to a model.
 
     It remembers the conversation until /reset; /help lists all commands. Ctrl-C stops an answer, Ctrl-D ends. Without a
-    terminal each line of standard input is a message.
+    terminal each line of standard input is a message, and the exit code is 1 if one was refused.
 
     A tool's command gets the model's argument as its last argument, and its output goes back to the model.
 
@@ -90,7 +89,9 @@ def chat(
         summarize = summary_with_seed if sampling.seed is not None else summary
         asking = partial(Chat, tools=[each.tool for each in tools.values()], max_reasoning_tokens=max_reasoning_tokens)
         talk = _Talk(generator, asking, tools, sampling, speculation, summarize)
-        talk.converse(_opening(system))
+        refused = talk.converse(_opening(system))
+    if refused and not standard_input().isatty():  # a script sees the exit code alone
+        raise typer.Exit(1)
 
 
 def with_recommended(sampling: SamplingParams, model: ModelSource) -> SamplingParams:
@@ -118,12 +119,12 @@ class _Talk:
     speculation: Speculation
     summarize: Callable[[Finished], str]
 
-    def converse(self, opening: Messages) -> None:
-        """Answer the user's lines until the end of input, or until a command ends the conversation."""
-        history = opening
+    def converse(self, opening: Messages) -> bool:
+        """Answer the user's lines until the end of input or the command to end. Returns whether one was refused."""
+        history, refused = opening, False
         for line in _lines():
             if line == EXIT:
-                return
+                break
             if line == RESET:
                 history = opening
                 _say("A new conversation begins.")
@@ -133,7 +134,12 @@ class _Talk:
             elif _COMMAND.fullmatch(line):
                 _say(f"{line} is not a command; {HELP} lists them.")
             elif line:
-                history = self._answer((*history, {"role": "user", "content": line})) or history
+                try:
+                    history = self._answer((*history, {"role": "user", "content": line})) or history
+                except (InvalidRequestError, RefusedError) as error:  # such as a conversation that has become too long
+                    print_error(f"{error}; {RESET} begins a new conversation")
+                    refused = True
+        return refused
 
     def _answer(self, question: Messages) -> Messages | None:
         """Print the answer, and the calls before it. The conversation with it; None if the question is dropped."""
@@ -153,8 +159,6 @@ class _Talk:
             _say(f"(stopped after {MAX_ROUNDS} rounds of calls)")
         except KeyboardInterrupt:
             _say("\n(stopped; the question is forgotten)")
-        except (InvalidRequestError, RefusedError) as error:  # such as a conversation that has become too long
-            print_error(f"{error}; {RESET} begins a new conversation")
         return None
 
 
@@ -164,8 +168,9 @@ def _opening(system: str | None) -> Messages:
 
 def _lines() -> Iterator[str]:
     """The user's lines: typed at a prompt, or read from standard input."""
-    if not sys.stdin.isatty():
-        yield from (line.strip() for line in sys.stdin)
+    piped = standard_input()
+    if not piped.isatty():
+        yield from (line.strip() for line in piped)
         return
     import readline  # noqa: F401  gives input() editing and history
 

@@ -1,11 +1,13 @@
-"""Errors of the command line: one line on standard error, and an exit code."""
+"""Errors of the command line: one line on standard error, and an exit code. Its standard streams."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 import typer
 
@@ -16,6 +18,19 @@ from draftline.models.errors import ModelLoadError
 def print_error(message: str) -> None:
     """Print an error on standard error, in the form of all errors of the command line."""
     typer.echo(f"draftline: error: {message}", err=True)
+
+
+def standard_input() -> TextIO:
+    """Standard input as text. Bytes that are not UTF-8 become surrogates, in every locale: requests name the first one.
+
+    Raises:
+        UsageError: it is closed, as by ``<&-``.
+    """
+    if sys.stdin is None:
+        raise UsageError("there is no standard input: it is closed")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    return sys.stdin
 
 
 @contextmanager

@@ -13,11 +13,13 @@ import typer
 
 from draftline.engine.cli.backend import backend
 from draftline.engine.cli.connection import Connection
+from draftline.engine.cli.errors import standard_input
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.outputs import Delta, Finished, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import Chat, GenerateRequest, Prompt
+from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.request.prompt_input import as_prompt
 
 
 def generate(
@@ -50,10 +52,10 @@ def generate(
     - `draftline generate "The sky is" --server gpu7:50051 --ca ca.pem`, with the token in `DRAFTLINE_TOKEN`
     - `cat notes.txt | draftline generate --server localhost:50051 --n 2 --json`
     """
-    text = sys.stdin.read() if prompt is None else prompt
+    text = standard_input().read() if prompt is None else prompt
     if not text:
         raise UsageError("the prompt is empty: give it as an argument or on standard input")
-    whole: Prompt = Chat((("user", text),)) if as_chat else text
+    whole = Chat((("user", text),)) if as_chat else as_prompt(text)
     request = GenerateRequest(whole, sampling, constraint, speculation)
     with backend(server, engine, connection) as generator, closing(generator.generate(request)) as updates:
         if as_json:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-import sys
 from typing import Annotated
 
 import typer
+
+from draftline.engine.cli.errors import standard_input
 
 _BYTES = 24
 """Random bytes of a token: 192 bits."""
@@ -29,11 +30,15 @@ def token(
     - `draftline token extraction >> tokens.yaml`, in a file that begins with `tokens:`
     - `printf %s "$TOKEN" | draftline token extraction --stdin`
     """
-    value = sys.stdin.read().strip() if from_stdin else secrets.token_urlsafe(_BYTES)
+    value = standard_input().read().strip() if from_stdin else secrets.token_urlsafe(_BYTES)
     if not re.fullmatch(r"[\w.-]{1,64}", name):
         raise typer.BadParameter("use letters, digits, '_', '.' and '-', at most 64", param_hint="NAME")
     if len(value) < 16:
         raise typer.BadParameter("the token on standard input has fewer than 16 characters", param_hint="--stdin")
+    try:
+        digest = hashlib.sha256(value.encode()).hexdigest()
+    except UnicodeEncodeError:
+        raise typer.BadParameter("the token on standard input is not UTF-8 text", param_hint="--stdin") from None
     if not from_stdin:
         typer.echo(f"token: {value}", err=True)
-    typer.echo(f"  - {{name: {name}, sha256: {hashlib.sha256(value.encode()).hexdigest()}}}")
+    typer.echo(f"  - {{name: {name}, sha256: {digest}}}")

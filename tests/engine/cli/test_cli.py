@@ -123,6 +123,36 @@ def test_generate_reads_standard_input() -> None:
     assert run("generate", "--max-tokens", "3", stdin="xyz").stdout == "xyz\n"
 
 
+SURROGATE = "character 0 is a surrogate code point, which no Unicode text has"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 1, f"text: {SURROGATE}"),
+        (("--chat",), 1, f"chat.messages[0].content: {SURROGATE}"),
+        (("a", "--regex", "\udcff"), 2, f"--regex: {SURROGATE}, not '\\udcff'"),
+        (("a", "--choice", "a", "--choice", "\udcff"), 2, f"--choice: {SURROGATE}, not ('a', '\\udcff')"),
+    ],
+)
+@pytest.mark.parametrize("server", [(), ("--server", "localhost:1")], ids=["here", "server"])
+def test_text_that_is_not_utf_8_is_one_line(
+    arguments: tuple[str, ...], code: int, message: str, server: tuple[str, ...]
+) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["generate", *arguments, *server], input=b"\xff\xfe")
+    assert failed(result, code) == message
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "token a --stdin"])
+def test_a_closed_standard_input_is_one_line(command: str) -> None:
+    script = f'"$0" "$1" {command} <&-'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable, str(FAKE_CLI)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "draftline: error: there is no standard input: it is closed"
+
+
 def test_generate_takes_a_chat_message() -> None:
     assert run("generate", "hi", "--chat", "--max-tokens", "8").stdout == "user: hi\n"
 
@@ -200,7 +230,7 @@ def test_a_damaged_recommendation_is_one_line(content: str, message: str, tmp_pa
 
 def test_chat_goes_on_after_a_question_that_is_too_long() -> None:
     result = run("chat", "--max-tokens", "8", stdin=f"{'x' * 5000}\nshort\n")
-    assert result.exit_code == 0
+    assert result.exit_code == 1  # one of its messages was refused
     assert result.stdout == "user: sh\n"
     assert "chat: has 5017 tokens" in result.stderr
 
