@@ -9,6 +9,7 @@ import yaml
 
 from draftline.engine.errors import UsageError
 from draftline.engine.options import Options, suggestion
+from draftline.engine.server.yaml_text import RepeatedKeyError, read_yaml
 
 
 def read_config_file(path: Path, models: Iterable[type[Options]]) -> dict[str, object]:
@@ -37,11 +38,13 @@ def read_config_file(path: Path, models: Iterable[type[Options]]) -> dict[str, o
 
 def _mapping(path: Path) -> dict[object, object]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: is not UTF-8 text") from error
+    except RepeatedKeyError as error:
+        raise UsageError(f"{path}: line {error.line}: {error.key}: is set twice") from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UsageError(f"{path}: line {line}: is not YAML: {error.problem}") from error

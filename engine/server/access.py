@@ -40,6 +40,7 @@ from draftline.engine.errors import (
 )
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
+from draftline.engine.server.yaml_text import RepeatedKeyError, read_yaml
 from draftline.engine.validation import violations
 
 logger = logging.getLogger(__name__)
@@ -287,12 +288,14 @@ class TokenAccess(Access):
 
     def _read(self) -> list[_Token]:
         try:
-            content = yaml.safe_load(self._path.read_text(encoding="utf-8"))
+            content = read_yaml(self._path.read_text(encoding="utf-8"))
             if not content or content == {"tokens": None} or content == {"tokens": []}:
                 raise TokenFileError(f"{self._path}: has no tokens; it needs a list of them: tokens: [...]")
             return _File.model_validate(content).tokens
         except OSError as error:
             raise TokenFileError(f"{self._path}: {error.strerror}") from error
+        except RepeatedKeyError as error:
+            raise TokenFileError(f"{self._path}: line {error.line}: {error.key}: is set twice") from None
         except (yaml.YAMLError, UnicodeDecodeError):
             raise TokenFileError(f"{self._path}: is not YAML") from None  # the YAML error's message may quote a token
         except ValidationError as error:

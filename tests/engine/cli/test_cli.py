@@ -302,6 +302,7 @@ def test_options_reach_the_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         ("prefix-caching: 1", "prefix_caching: Input should be a valid boolean, not 1"),
         ("block_size: 12", "block_size: Input should be a multiple of 8, not 12"),
         ("block_size: 16\nblock-size: 16", "block-size: is set twice, with dashes and with underscores"),
+        ("block-size: 16\nport: 1\nblock-size: 8", "line 3: block-size: is set twice"),
         ("- a", "must be a mapping of options, is a list"),
         ("a: [", "line 1: is not YAML: "),
     ],

@@ -262,7 +262,11 @@ async def test_rotated_tokens_are_valid_at_once(serve: Callable[..., Any], tmp_p
         ("tokens: [{name: a, token: tooshort-secret}]", "tokens[0].token: "),
         ("tokens: [{name: a}]", "tokens[0]: set exactly one of token and sha256"),
         (f"tokens: [{{name: a, token: {'x' * 20}}}, {{name: a, token: {'y' * 20}}}]", "two tokens are named a"),
-        (f"tokens: [{{name: a, token: {'x' * 20}, max_request: 2}}]", "tokens[0].max_request: "),
+        (
+            f"tokens: [{{name: a, token: {'x' * 20}, max_request: 2}}]",
+            "tokens[0].max_request: ",
+        ),
+        ("tokens: [{name: a\n  , token: 1, name: b}]", "tokens.yaml: line 2: name: is set twice"),
     ],
 )
 def test_a_wrong_token_file_is_one_clear_error_without_tokens(content: str, message: str, tmp_path: Path) -> None:
