@@ -21,7 +21,7 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -38,6 +38,7 @@ from draftline.engine.errors import (
     TokenFileError,
     UnauthenticatedError,
 )
+from draftline.engine.options import suggestion
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.server.yaml_text import RepeatedKeyError, read_yaml
@@ -299,7 +300,16 @@ class TokenAccess(Access):
         except (yaml.YAMLError, UnicodeDecodeError):
             raise TokenFileError(f"{self._path}: is not YAML") from None  # the YAML error's message may quote a token
         except ValidationError as error:
-            # Without the descriptions of the violations, which quote values.
-            where = ", ".join(dict.fromkeys(v.field or "the file" for v in violations(error)))
-            problem = error.errors(include_input=False, include_url=False)[0]["msg"].removeprefix("Value error, ")
-            raise TokenFileError(f"{self._path}: {where}: {problem}") from None
+            raise TokenFileError(f"{self._path}: {'; '.join(_problems(error))}") from None
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    """Each wrong field with its reason. The descriptions of the violations are not used: they quote values."""
+    details = error.errors(include_input=False, include_url=False)
+    for violation, detail in zip(violations(error), details, strict=True):
+        problem = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "extra_forbidden":
+            *parents, name = detail["loc"]
+            known = (_Token if parents else _File).model_fields
+            problem = f"is not a field{suggestion(str(name), known)}"
+        yield f"{violation.field or 'the file'}: {problem}"

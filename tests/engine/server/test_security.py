@@ -264,8 +264,9 @@ async def test_rotated_tokens_are_valid_at_once(serve: Callable[..., Any], tmp_p
         (f"tokens: [{{name: a, token: {'x' * 20}}}, {{name: a, token: {'y' * 20}}}]", "two tokens are named a"),
         (
             f"tokens: [{{name: a, token: {'x' * 20}, max_request: 2}}]",
-            "tokens[0].max_request: ",
+            "max_request: is not a field; did you mean max_requests?",
         ),
+        ("modle: smollm2", "tokens.yaml: tokens: Field required; modle: is not a field"),
         ("tokens: [{name: a\n  , token: 1, name: b}]", "tokens.yaml: line 2: name: is set twice"),
     ],
 )
