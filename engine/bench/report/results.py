@@ -198,7 +198,10 @@ VIEWS: Mapping[str, View] = {
 }
 """By a line's field ``benchmark``."""
 
-_COMMON = frozenset({"format", "date", "machine", "load", "commit", "versions", "command", "benchmark"})
+_PROVENANCE = frozenset({"date", "machine", "commit"})
+"""Every line of every benchmark has one of these or its ``benchmark``."""
+
+_COMMON = _PROVENANCE | {"format", "load", "versions", "command", "benchmark"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,7 @@ def read_results(path: Path) -> list[Line]:
     """The lines of a file.
 
     Raises:
-        UsageError: it cannot be read, has no line, or a line is no JSON object.
+        UsageError: it cannot be read, has no line, or a line is no JSON object or no result.
     """
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
@@ -237,6 +240,8 @@ def read_results(path: Path) -> list[Line]:
                 raise UsageError(f"{path}:{number}: not JSON: {error}") from None
             if not isinstance(line, dict):
                 raise UsageError(f"{path}:{number}: not a JSON object")
+            if kind_of_line(line) == "other" and line.keys().isdisjoint(_PROVENANCE):
+                raise UsageError(f"{path}:{number}: not a benchmark's result: has no 'benchmark' and no 'date'")
             lines.append(line)
     if not lines:
         raise UsageError(f"{path}: has no results")

@@ -192,7 +192,13 @@ def test_older_lines_are_known_by_their_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"), [("", "no results"), ("{", ":1: not JSON"), ("\n[1]\n", ":2: not a JSON")]
+    ("content", "problem"),
+    [
+        ("", "no results"),
+        ("{", ":1: not JSON"),
+        ("\n[1]\n", ":2: not a JSON"),
+        ('{"type": "object", "format": "date"}', ":1: not a benchmark's result"),
+    ],
 )
 def test_files_without_results_are_refused(tmp_path: Path, content: str, problem: str) -> None:
     path = tmp_path / "a.jsonl"
