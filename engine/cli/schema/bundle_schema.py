@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,8 @@ import typer
 from draftline.engine.errors import UsageError
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.bundling import bundled
+from draftline.structured.json_schema.document import Document, Json, parse
+from draftline.structured.json_schema.limits import DEFAULT_LIMITS
 
 
 def bundle_schema(
@@ -32,23 +33,29 @@ def bundle_schema(
     """
     documents = dict(_named(one, file.parent) for one in document or ())
     try:
-        typer.echo(bundled(_read(file), documents))
+        whole = bundled(_read(file), documents)
+        missing = Document(parse(whole, DEFAULT_LIMITS)).missing
     except InvalidConstraintError as error:
         raise UsageError(str(error)) from error
+    if missing:
+        listed = ", ".join(map(repr, missing))
+        raise UsageError(f"{file}: no document for the references to {listed}: add --document [URI=]FILE")
+    typer.echo(whole)
 
 
 def _named(option: str, folder: Path) -> tuple[str, str]:
     """The URI and the text of a document."""
     uri, given, path = option.rpartition("=")
     text = _read(Path(path))
-    return (uri if given else _own_uri(text) or Path(os.path.relpath(path, folder)).as_posix()), text
-
-
-def _own_uri(text: str) -> str | None:
     try:
-        document = json.loads(text)
-    except ValueError:
-        return None  # `bundled` says so
+        document = parse(text, DEFAULT_LIMITS)
+        Document(document)
+    except InvalidConstraintError as error:  # here, as `bundled` reads only documents that something refers to
+        raise UsageError(f"{path}: {error}") from error
+    return (uri if given else _own_uri(document) or Path(os.path.relpath(path, folder)).as_posix()), text
+
+
+def _own_uri(document: Json) -> str | None:
     named = document.get("$id", document.get("id")) if isinstance(document, dict) else None
     return named.partition("#")[0] if isinstance(named, str) else None
 

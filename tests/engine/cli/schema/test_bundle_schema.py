@@ -50,6 +50,19 @@ def test_a_document_that_cannot_be_used_is_named(tmp_path: Path, content: str | 
     assert "other.json: " in result.output
 
 
+def test_a_schema_that_is_not_whole_is_not_written(tmp_path: Path) -> None:
+    file, other = tmp_path / "ref.json", tmp_path / "other.json"
+    file.write_text('{"anyOf": [{"$ref": "address.json#/a"}, {"$ref": "http://json-schema.org/draft-07/schema"}]}')
+    result = CliRunner().invoke(app, ["bundle-schema", str(file)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "ref.json: no document for the references to 'address.json'" in result.stderr
+    file.write_text("{}")
+    other.write_text("{")  # nothing refers to it
+    result = CliRunner().invoke(app, ["bundle-schema", str(file), "--document", str(other)])
+    assert result.exit_code == 2
+    assert "other.json: the schema is not JSON" in result.stderr
+
+
 def test_a_missing_document_is_named_with_what_to_do() -> None:
     with pytest.raises(UnsupportedConstraintError) as caught:
         json_schema_language('{"$id": "https://x.test/a/", "items": {"$ref": "b#/$defs/c"}}')
