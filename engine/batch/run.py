@@ -15,6 +15,9 @@ from draftline.engine.errors import DraftlineError
 RETRIES = 8
 """How often a request is sent again that the server had no room for, or could not be reached with."""
 
+FIRST_RETRIES = 2
+"""The same while nothing has reached the server: its address is wrong, or it is not running."""
+
 MAX_WAIT_S = 30.0
 """Longest wait before that, in seconds."""
 
@@ -54,6 +57,7 @@ async def run_batch(
     """
     running = asyncio.Semaphore(concurrency)
     window = asyncio.Semaphore(_WINDOW * concurrency)
+    reached = asyncio.Event()
     previous: asyncio.Task[None] | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -62,7 +66,7 @@ async def run_batch(
                     continue
                 await window.acquire()
                 before = previous if in_order else None
-                previous = tasks.create_task(_one(line, client, answers, running, window, before, progress))
+                previous = tasks.create_task(_one(line, client, reached, answers, running, window, before, progress))
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
 
@@ -70,6 +74,7 @@ async def run_batch(
 async def _one(
     line: BatchLine,
     client: httpx2.AsyncClient,
+    reached: asyncio.Event,
     answers: AnswerFile,
     running: asyncio.Semaphore,
     window: asyncio.Semaphore,
@@ -77,7 +82,7 @@ async def _one(
     progress: Callable[[], object],
 ) -> None:
     async with running:
-        written, failed = await _answer(line, client)
+        written, failed = await _answer(line, client, reached)
     if before is not None:
         await asyncio.wait({before})
         if before.cancelled() or before.exception() is not None:
@@ -87,20 +92,23 @@ async def _one(
     progress()
 
 
-async def _answer(line: BatchLine, client: httpx2.AsyncClient) -> tuple[bytes, bool]:
-    """The line of the answer, and whether it is an error."""
+async def _answer(line: BatchLine, client: httpx2.AsyncClient, reached: asyncio.Event) -> tuple[bytes, bool]:
+    """The line of the answer, and whether it is an error. Sets ``reached`` once the server has answered."""
     if line.body is None:
         return error_line(line.custom_id, "invalid_line", line.error), True
     for attempt in range(RETRIES + 1):
         try:
             response = await client.post(line.url, json=line.body, headers={"x-request-id": _header(line.custom_id)})
         except httpx2.TransportError as error:
-            if attempt == RETRIES:
-                raise BatchStoppedError(f"the server cannot be reached: {error or type(error).__name__}") from error
+            never = isinstance(error, httpx2.ConnectError) and not reached.is_set()
+            if attempt >= (min(FIRST_RETRIES, RETRIES) if never else RETRIES):
+                problem = f"{client.base_url}: the server cannot be reached: {error or type(error).__name__}"
+                raise BatchStoppedError(problem) from error
             await asyncio.sleep(_wait(attempt, None))
             continue
         except ValueError as error:  # the body has numbers that JSON has not
             return error_line(line.custom_id, "invalid_line", f"the body cannot be sent: {error}"), True
+        reached.set()
         if response.status_code not in _BUSY or attempt == RETRIES:
             break
         await asyncio.sleep(_wait(attempt, response.headers.get("retry-after-ms")))

@@ -205,11 +205,34 @@ async def test_a_server_that_is_away_or_refuses_ends_the_run(
 ) -> None:
     monkeypatch.setattr("draftline.engine.batch.run.RETRIES", 1)
     requests = write_lines(tmp_path / "in.jsonl", {"prompt": "ab"}, {"prompt": "cd"})
-    with pytest.raises(BatchStoppedError, match="cannot be reached"):
+    with pytest.raises(BatchStoppedError, match=r"http://127\.0\.0\.1:1/?: the server cannot be reached: "):
         await run(requests, tmp_path / "out.jsonl", "http://127.0.0.1:1")
     with pytest.raises(BatchStoppedError, match="refuses the batch with 401"):
         await run(requests, tmp_path / "out.jsonl", serve_with_tokens)
     assert (tmp_path / "out.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize(("answered", "tries"), [(0, 3), (1, 9)], ids=["never reached", "reached before"])
+async def test_a_server_that_was_reached_before_is_waited_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: int, tries: int
+) -> None:
+    monkeypatch.setattr("draftline.engine.batch.run._wait", lambda *_: 0.0)
+    sent = 0
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        nonlocal sent
+        sent += 1
+        if sent <= answered:
+            return httpx2.Response(200, json={})
+        raise httpx2.ConnectError("refused")
+
+    requests = write_lines(tmp_path / "in.jsonl", {"prompt": "ab"}, {"prompt": "cd"})
+    with AnswerFile(tmp_path / "out.jsonl", check_ids(requests, PLAIN)) as file:
+        async with httpx2.AsyncClient(base_url="http://x", transport=httpx2.MockTransport(answer)) as client:
+            lines = list(read_lines(requests, PLAIN))[: answered + 1]
+            with pytest.raises(BatchStoppedError, match="http://x"):
+                await run_batch(lines, client, file, concurrency=1, in_order=True, progress=lambda: None)
+    assert sent == answered + tries
 
 
 @pytest.fixture
