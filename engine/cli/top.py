@@ -37,6 +37,8 @@ def top(
 ) -> None:
     """Watch a server's load, speed, latencies, cache and drafts.
 
+    Where the output is no terminal, each interval's metrics are printed one after the other.
+
     **Examples**
 
     - `draftline top` watches the server on this machine
@@ -55,9 +57,12 @@ def top(
             return now, view(server, before, now)
 
         last = snapshot()
-        if once:
-            Console().print(next_view(last)[1])
-            return
+        console = Console()
+        while once or not console.is_terminal:  # where `Live` prints nothing
+            last, shown = next_view(last)
+            console.print(shown)
+            if once:
+                return
         with Live(view(server, last, last), screen=True, auto_refresh=False) as live:
             while True:
                 last, shown = next_view(last)

@@ -14,7 +14,7 @@ from fake_engine import FakeEngine
 from patience import PATIENCE_S
 from typer.testing import CliRunner
 
-from draftline.engine.cli import app, backend
+from draftline.engine.cli import app, backend, top
 from draftline.engine.server.access import TokenAccess
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
@@ -74,6 +74,22 @@ def test_every_command_reaches_a_server_with_tls_and_tokens(serve: Callable[...,
     assert "tokens/s" in run("top", address, "--once", "--interval", "0.1", *secure).stdout
     by_variable = run("info", "--server", address, "--ca", files["ca"], DRAFTLINE_TOKEN=TOKEN)
     assert by_variable.exit_code == 0
+
+
+def test_top_prints_one_view_after_another_where_there_is_no_terminal(
+    serve: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = iter(["first", "second"])
+
+    def view(*_: object) -> str:
+        try:
+            return next(views)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(top, "view", view)
+    result = run("top", serve(), "--interval", "0.1")
+    assert (result.exit_code, result.stdout) == (130, "first\nsecond\n")
 
 
 def test_a_refusal_says_what_is_wrong(
