@@ -15,7 +15,7 @@ from draftline.structured.errors import InvalidConstraintError, UnsupportedConst
 from draftline.structured.vocabulary import ByteVocabulary
 
 _ADVICE: Final = (
-    ("may be any value", 'set "additionalProperties": false or use --close-objects; give members and items a type'),
+    ("may be any value", 'set "additionalProperties": false{closing}; give members and items a type'),
     ("recurses", "write a few levels out without $ref"),
     ("properties in any order", "use --member-order schema"),
     ("unique items", "leave uniqueItems and contains out, or list the items in an enum"),
@@ -71,7 +71,7 @@ def check_schema(
     )
     compiler = ConstraintCompiler(_bytes())
     try:
-        lines = describe(compiler.compile(spec).report)
+        lines = describe(compiler.compile(spec).report, close_objects)
     except UnsupportedConstraintError as error:
         for violation in sorted(error.violations, key=str):
             typer.echo(f"refused: #{violation.pointer}: {violation.keyword}: {violation.reason}")
@@ -86,15 +86,18 @@ def check_schema(
         typer.echo(line)
 
 
-def describe(report: CompileReport) -> list[str]:
-    """The lines of a report on a schema that is enforced."""
+def describe(report: CompileReport, close_objects: bool) -> list[str]:
+    """The lines of a report on a schema that is enforced, with its objects closed or as they are."""
     lines = [f"not enforced: #{each.pointer}: {each.keyword}: {each.reason}" for each in report.unenforced]
     lines += [f"closed: #{pointer}" for pointer in report.closed]
     if report.no_automaton is None:
         return [*lines, f"enforced: all else, on the device, by an automaton of {report.states} states"]
     lines += ["enforced: all else, on the host, by a grammar", f"not on the device: {report.no_automaton}"]
     advice = next((advice for part, advice in _ADVICE if part in report.no_automaton), None)
-    return lines if advice is None else [*lines, f"to change that: {advice}"]
+    if advice is None:
+        return lines
+    closing = "" if close_objects else " or use --close-objects"
+    return [*lines, "to change that: " + advice.replace("{closing}", closing)]
 
 
 def _bytes() -> ByteVocabulary:

@@ -39,6 +39,16 @@ from draftline.engine.cli import app
             ["closed: #", "enforced: all else, on the device"],
         ),
         (
+            {"type": "array"},
+            ["--close-objects"],
+            0,
+            [
+                "enforced: all else, on the host, by a grammar",
+                "not on the device: #: members or items may be any value",
+                'to change that: set "additionalProperties": false; give members and items a type',
+            ],
+        ),
+        (
             {"properties": {"a": {"$ref": "https://x/y"}, "b": {"pattern": "(?=x)"}}},
             [],
             1,
@@ -46,7 +56,7 @@ from draftline.engine.cli import app
         ),
         ({"type": "nothing"}, [], 1, ['invalid: #/type: expected the name of a type or a list of them, not "nothing"']),
     ],
-    ids=["automaton", "grammar", "closed", "refused", "invalid"],
+    ids=["automaton", "grammar", "closed", "open", "refused", "invalid"],
 )
 def test_check_schema(tmp_path: Path, schema: Any, flags: list[str], code: int, expected: list[str]) -> None:
     file = tmp_path / "schema.json"
