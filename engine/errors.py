@@ -154,5 +154,12 @@ class StepFailedError(DraftlineError):
         super().__init__(message)
 
 
+def unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file cannot be read as text, without its path."""
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8 text"
+    return error.strerror or str(error)
+
+
 class UsageError(DraftlineError):
     """The command line or the configuration file is wrong."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from draftline.engine.bench.load.datasets import DatasetError, read_dataset
 from draftline.engine.bench.speculation.prompts import extraction
+from draftline.engine.errors import unreadable
 
 OWN = 64
 """Questions of the benchmarks' own, if no number is given."""
@@ -28,7 +29,7 @@ def read_questions(path: Path | None, limit: int | None) -> list[str]:
         try:
             found = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
-            raise DatasetError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+            raise DatasetError(f"{path}: {unreadable(error)}") from None
     if not found:
         raise DatasetError(f"{path}: has no prompt")
     if limit is None or limit >= len(found):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from draftline.engine.errors import UsageError
+from draftline.engine.errors import UsageError, unreadable
 from draftline.engine.options import Options, suggestion
 from draftline.engine.server.yaml_text import RepeatedKeyError, read_yaml
 
@@ -39,10 +39,8 @@ def read_config_file(path: Path, models: Iterable[type[Options]]) -> dict[str, o
 def _mapping(path: Path) -> dict[object, object]:
     try:
         content = read_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is not UTF-8 text") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {unreadable(error)}") from error
     except RepeatedKeyError as error:
         raise UsageError(f"{path}: line {error.line}: {error.key}: is set twice") from error
     except yaml.MarkedYAMLError as error:

@@ -21,7 +21,7 @@ from draftline.engine.cli.config_file import read_config_file
 from draftline.engine.cli.errors import reported_errors
 from draftline.engine.cli.topics import topic, value_name
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import UsageError
+from draftline.engine.errors import UsageError, unreadable
 from draftline.engine.options import Options, bounds, choices, has_default, number, without_none
 from draftline.engine.params import Constraint, Reasoning, Speculation
 from draftline.engine.server.config import ServerConfig
@@ -204,8 +204,7 @@ def _file_text(name: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error  # an OSError's text repeats the path
-        raise UsageError(f"--{name.replace('_', '-')}: cannot read {path}: {reason}") from error
+        raise UsageError(f"--{name.replace('_', '-')}: cannot read {path}: {unreadable(error)}") from error
 
 
 def _build(

@@ -51,6 +51,11 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
         read_spec_bench(path, None)
 
 
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.jsonl: No such file"):
+        read_spec_bench(tmp_path / "none.jsonl", None)
+
+
 def test_generated_prompts_are_deterministic() -> None:
     assert extraction(4) == extraction(4)
     assert len({question.text for question in extraction(20)}) > 15

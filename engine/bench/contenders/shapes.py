@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from draftline.engine.errors import unreadable
+
 HfConfig = dict[str, Any]
 """The fields of an HF config.json."""
 
@@ -159,7 +161,9 @@ def find_shape(name: str, shapes: Mapping[str, HfConfig] = SHAPES) -> HfConfig:
     if not path.is_file():
         raise ValueError(f"shape {name!r}: no such file, and none of the shapes known by name ({', '.join(shapes)})")
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"shape {name!r}: {unreadable(error)}") from error
     except ValueError as error:
         raise ValueError(f"shape {name!r}: not JSON: {error}") from error
     if not isinstance(values, dict) or not isinstance(values.get("vocab_size"), int) or "model_type" not in values:

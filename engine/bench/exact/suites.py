@@ -24,8 +24,7 @@ def questions(path: Path | None, limit: int | None) -> list[Prompt]:
     """The first turns of a question file in Spec-Bench's form, or texts of this benchmark's own.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: a line is not a question.
+        ValueError: the file cannot be read, or a line is not a question.
     """
     found = extraction(limit or _OWN_QUESTIONS) if path is None else read_spec_bench(path, limit)
     return [Chat((("user", question.text),)) for question in found]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from draftline.engine.bench.load.workloads import Turn
-from draftline.engine.errors import DraftlineError
+from draftline.engine.errors import DraftlineError, unreadable
 
 _CHARACTERS_A_TOKEN = 4
 _USERS = frozenset({"human", "user"})
@@ -56,7 +56,7 @@ def _entries(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise DatasetError(f"{path}: {unreadable(error)}") from None
     try:
         if text.lstrip().startswith("["):
             listed = [(f"{path}[{index}]", entry) for index, entry in enumerate(json.loads(text))]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from draftline.engine.errors import UsageError
+from draftline.engine.errors import UsageError, unreadable
 
 Line = Mapping[str, Any]
 Better = Literal["higher", "lower", "neither"]
@@ -230,7 +230,7 @@ def read_results(path: Path) -> list[Line]:
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise UsageError(f"{path}: {unreadable(error)}") from error
     lines: list[Line] = []
     for number, text in enumerate(texts, 1):
         if text.strip():

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from draftline.engine.errors import unreadable
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import Chat, GenerateRequest
 from draftline.spec.train_draft.prompts import Prompts
@@ -26,10 +27,14 @@ def read_spec_bench(path: Path, limit: int | None) -> list[Question]:
     """The first turns of the questions; at most ``limit`` of them, spread evenly over the file.
 
     Raises:
-        ValueError: a line is not a question. The message names it.
+        ValueError: the file cannot be read, or a line is not a question. The message names it.
     """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {unreadable(error)}") from error
     questions: list[Question] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         try:
             fields = json.loads(line)
             questions.append(Question(fields["category"], fields["turns"][0]))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from draftline.engine.errors import UsageError
+from draftline.engine.errors import UsageError, unreadable
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.bundling import bundled
 from draftline.structured.json_schema.document import Document, Json, parse
@@ -62,7 +62,6 @@ def _own_uri(document: Json) -> str | None:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or error  # an OSError repeats the path
-        raise UsageError(f"{file}: {problem}") from error
+        raise UsageError(f"{file}: {unreadable(error)}") from error

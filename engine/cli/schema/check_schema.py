@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from draftline.engine.errors import UsageError
+from draftline.engine.errors import UsageError, unreadable
 from draftline.structured.compiled import CompileReport
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec
@@ -56,11 +56,9 @@ def check_schema(
     - `draftline check-schema person.json --close-objects`
     """
     try:
-        source = file.read_text()
+        source = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{file}: {getattr(error, 'strerror', None) or error}"
-        ) from error  # an OSError repeats the path
+        raise UsageError(f"{file}: {unreadable(error)}") from error
     spec = ConstraintSpec(
         "json_schema",
         source,

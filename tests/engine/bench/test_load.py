@@ -160,11 +160,12 @@ def test_datasets_of_both_forms(tmp_path: Path) -> None:
         ('{"turns": ["a"]}\nnot json', ":2: not JSON"),
         ('{"conversations": [{"from": "human"}]}', "no text"),
         ('{"conversations": ["x"]}', "no object"),
+        ("\udcff", r"d\.jsonl: is not UTF-8 text"),
     ],
 )
 def test_an_unreadable_dataset_is_named(tmp_path: Path, content: str, problem: str) -> None:
     path = tmp_path / "d.jsonl"
-    path.write_text(content)
+    path.write_text(content, errors="surrogateescape")
     with pytest.raises(DatasetError, match=problem):
         read_dataset(path, None, None, None, 0)
 

@@ -197,12 +197,13 @@ def test_older_lines_are_known_by_their_fields() -> None:
         ("", "no results"),
         ("{", ":1: not JSON"),
         ("\n[1]\n", ":2: not a JSON"),
+        ("\udcff", "a.jsonl: is not UTF-8 text"),
         ('{"type": "object", "format": "date"}', ":1: not a benchmark's result"),
     ],
 )
 def test_files_without_results_are_refused(tmp_path: Path, content: str, problem: str) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(content)
+    path.write_text(content, errors="surrogateescape")
     with pytest.raises(UsageError, match=problem):
         read_results(path)
     with pytest.raises(UsageError, match="No such file"):

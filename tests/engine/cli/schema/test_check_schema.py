@@ -69,6 +69,14 @@ def test_check_schema(tmp_path: Path, schema: Any, flags: list[str], code: int, 
         assert line.startswith(begin)
 
 
+@pytest.mark.parametrize("command", ["check-schema", "bundle-schema"])
+def test_a_file_that_is_not_utf_8_is_wrong_usage(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "a.json"
+    file.write_bytes(b'"\xff"')
+    result = CliRunner().invoke(app, [command, str(file)])
+    assert (result.exit_code, result.stderr) == (2, f"draftline: error: {file}: is not UTF-8 text\n")
+
+
 def test_a_file_that_cannot_be_read_is_wrong_usage(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["check-schema", str(tmp_path / "none.json")])
     assert result.exit_code == 2
