@@ -149,12 +149,16 @@ def cache_blocks(budget_bytes: int, bytes_a_block: int, block_size: int, max_mod
     wanted = 1 if max_model_len is None else -(-max_model_len // block_size)
     if blocks < wanted:
         raise OutOfMemoryAtStartError(
-            f"the cache has room for {blocks * block_size} tokens ({budget_bytes / GIB:.2f} GiB at "
+            f"the cache has room for {blocks * block_size} tokens ({_size(budget_bytes)} at "
             f"{bytes_a_block // block_size} bytes a token), but one sequence of {max_model_len or block_size} needs "
-            f"{wanted * bytes_a_block / GIB:.2f} GiB. Raise kv_cache_memory_gib or gpu_memory_utilization, or lower "
+            f"{_size(wanted * bytes_a_block)}. Raise kv_cache_memory_gib or gpu_memory_utilization, or lower "
             "max_model_len."
         )
     return blocks
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / (1 << 20):.2f} MiB"
 
 
 def largest_batch(

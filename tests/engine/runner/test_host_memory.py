@@ -11,7 +11,7 @@ import torch
 from draftline import LLM
 from draftline.engine.runner import memory
 from draftline.engine.runner.host_memory import HostMemory, host_memory
-from draftline.engine.runner.memory import GIB, OutOfMemoryAtStartError, memory_explained, weight_bytes
+from draftline.engine.runner.memory import GIB, OutOfMemoryAtStartError, cache_blocks, memory_explained, weight_bytes
 from draftline.models.loader import open_checkpoint
 
 MEMINFO = "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:   12582912 kB\n"
@@ -96,6 +96,18 @@ def test_weights_are_estimated_by_their_format() -> None:
 def test_a_cache_that_does_not_fit_is_not_taken() -> None:
     with pytest.raises(OutOfMemoryAtStartError, match=r"a cache of 40\d{4}\.\d\d GiB \(kv_cache_memory_gib\)"):
         LLM("smollm2", device="cpu", kv_cache_memory_gib=400_000.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        (GIB // 10000, r"0 tokens \(0\.10 MiB at 49920 bytes a token\), but one sequence of 16 needs 0\.76 MiB"),
+        (GIB // 2, r"\(0\.50 GiB at 49920 bytes a token\), but one sequence of 65536 needs 3\.05 GiB"),
+    ],
+)
+def test_a_cache_that_is_too_small_shows_how_small(budget: int, message: str) -> None:
+    with pytest.raises(OutOfMemoryAtStartError, match=message):
+        cache_blocks(budget, 16 * 49920, 16, 65536 if budget > GIB / 10 else None)
 
 
 WHAT = [
