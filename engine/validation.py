@@ -55,7 +55,8 @@ def _description(message: str, value: object, is_field: bool) -> str:
     message = message.removeprefix("Value error, ")
     if not is_field:
         return message  # about the whole object, whose repr would hide the message
-    return f"{message}, not {quoted(value)}"
+    shown = quoted(value)
+    return message if message.startswith((f"{shown} ", f"{shown}:")) else f"{message}, not {shown}"
 
 
 def quoted(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import time
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from draftline.engine.bench.load.workloads import WORKLOADS, Conversation, Turn,
 from draftline.engine.bench.summary import Limits, hit_rate, percentiles, summarize
 from draftline.engine.bench.targets.target import Question, RequestError, Target, TargetInfo
 from draftline.engine.protocol import Chat
+from draftline.engine.validation import violations
 
 ALL = [workload for sizes in WORKLOADS.values() for workload in sizes.values()]
 GREEDY = Sampling(ignore_eos=True, temperature=0.0, seed=0)
@@ -46,6 +48,20 @@ def test_lengths_are_read_as_they_are_written(text: str, low: int, high: int) ->
 def test_other_lengths_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"length|is not|SIGMA"):
         Lengths.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workload": "foo"}, r"'foo' is not one of [\w, -]+$"),
+        ({"prompt_len": "5-2"}, r"'5-2': lengths begin at 1, and the first is not above the second$"),
+    ],
+)
+def test_an_error_shows_a_wrong_value_once(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        LoadConfig.model_validate(options)
+    [violation] = violations(caught.value)
+    assert re.match(message, violation.description)
 
 
 @pytest.mark.parametrize("pattern", ["poisson", "uniform", "burst"])
