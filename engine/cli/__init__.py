@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -57,6 +57,20 @@ def _instead(error: typer.TyperException) -> str:
     return "" if instead is None else f". {instead}"
 
 
+def _message(error: Any) -> str:
+    """Typer's message: with the wrong value, without pydantic's mark, and without options that no help lists."""
+    if getattr(error, "possibilities", None) and error.ctx is not None:
+        hidden = {name for each in error.ctx.command.params if getattr(each, "hidden", False) for name in each.opts}
+        error.possibilities = [name for name in error.possibilities if name not in hidden]
+    message = str(error.format_message()).replace("Value error, ", "").rstrip(".")
+    if not hasattr(error.__cause__, "errors"):
+        return message
+    from draftline.engine.validation import quoted  # imports pydantic, which raised the cause
+
+    value = quoted(error.__cause__.errors()[0]["input"])
+    return message if value in message else f"{message}, not {value}"
+
+
 def main() -> None:
     """Run the command line and exit."""
     # gRPC logs every connection that opens or closes; failures reach its callers as errors.
@@ -65,7 +79,7 @@ def main() -> None:
         code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
         sys.stdout.flush()  # not at exit, where Python would not report an error in the exit code
     except typer.TyperException as error:
-        print_error(f"{error.format_message()}{_instead(error)} (see draftline --help)")
+        print_error(f"{_message(error)}{_instead(error)} (see draftline --help)")
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = 130

@@ -34,7 +34,7 @@ class Connection(Options):
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Connection:
         if (self.client_cert is None) != (self.client_key is None):
-            raise ValueError("client-cert and client-key: set both, or neither")
+            raise ValueError("client_cert and client_key: set both, or neither")
         return self
 
     @property

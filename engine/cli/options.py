@@ -229,10 +229,14 @@ def _name(field: str) -> str:
 def _as_flags(model: type[Options], problem: str) -> str:
     """The description of a problem of a whole model, with the model's options as flags."""
     names = "|".join(model.model_fields)
+
+    def flag(found: re.Match[str]) -> str:
+        name = found[0]
+        ending = "" if _model(model.model_fields[name].annotation) is None else "-* options"  # such as reasoning
+        return f"--{_flag(model, name).replace('_', '-')}{ending}"
+
     # Not in quotes, which are values, nor in "draft model".
-    return re.sub(
-        rf"(?<!')(?<!draft )\b({names})\b", lambda found: f"--{_flag(model, found[0]).replace('_', '-')}", problem
-    )
+    return re.sub(rf"(?<!')(?<!draft )\b({names})\b", flag, problem)
 
 
 def _origin(model: type[Options], field: str, flags: Mapping[str, object], path: Path | None) -> str:

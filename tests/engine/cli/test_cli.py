@@ -248,6 +248,7 @@ def test_info_shows_the_model_without_generating() -> None:
     ("arguments", "message"),
     [
         (["--max-num-seqs", "0"], "--max-num-seqs: Input should be greater than or equal to 1, not 0"),
+        (["--ngram-entries", "1000"], "--ngram-entries: 1000 is not a power of two\n"),
         (["--top-p", "1.5"], "--top-p: Input should be less than or equal to 1, not 1.5"),
         (["--logit-bias", "7"], "--logit-bias: '7' is not ID=BIAS, as in 42=-1.5"),
         (
@@ -256,7 +257,10 @@ def test_info_shows_the_model_without_generating() -> None:
         ),
         (
             ["--regex", "a", "--json-object"],
-            "set exactly one of --schema, --regex, --choice, --json-object, --grammar and",
+            (
+                "set exactly one of --schema, --regex, --choice, --json-object, --grammar and --structural-tag, or only "
+                "--reasoning-* options"
+            ),
         ),
         (["--reasoning-end", ""], "--reasoning-end: String should have at least 1 character"),
         (["--schema", "/no/such/file"], "--schema: cannot read /no/such/file: No such file or directory"),
@@ -267,7 +271,7 @@ def test_info_shows_the_model_without_generating() -> None:
     ],
 )
 def test_a_bad_option_is_one_line(arguments: list[str], message: str) -> None:
-    assert failed(run("generate", "x", *arguments), 2).startswith(message)
+    assert (failed(run("generate", "x", *arguments), 2) + "\n").startswith(message)
 
 
 def test_what_the_engine_refuses_is_one_line() -> None:
@@ -487,8 +491,22 @@ def test_the_engine_s_process_starts_before_the_server_is_imported() -> None:
     [
         (["nope"], "No such command 'nope'"),
         (["serve", "--nope"], "No such option: --nope"),
-        (["serve", "--port", "many"], "Invalid value for '--port'"),
-        (["serve", "--dtype", "int3"], "Invalid value for '--dtype'"),
+        (["generate", "a", "--served-model-name", "b"], "No such option: --served-model-name (see"),
+        (["serve", "--prot", "1"], "No such option: --prot (Possible options: --host, --port"),
+        (
+            ["serve", "--port", "many"],
+            (
+                "Invalid value for '--port': Input should be a valid integer, unable to parse "
+                "string as an integer, not 'many' (see draftline --help)"
+            ),
+        ),
+        (
+            ["serve", "--dtype", "int3"],
+            (
+                "Invalid value for '--dtype': 'int3' is not one of 'auto', 'float32', "
+                "'bfloat16', 'float16' (see draftline --help)"
+            ),
+        ),
     ],
 )
 def test_wrong_usage_is_one_line(

@@ -128,7 +128,7 @@ def test_wrong_options_of_a_connection_are_one_line(files: dict[str, str]) -> No
         (("info", "--server", "a:1", "--ca", "/no/such"), "--ca: cannot read /no/such: No such file or directory"),
         (
             ("info", "--server", "a:1", "--client-cert", files["cert"]),
-            "client-cert and client-key: set both, or neither",
+            "--client-cert and --client-key: set both, or neither",
         ),
         (("generate", "a", "--token", "x"), "--tls, --ca, --client-cert, --client-key and --token need --server"),
         (("info", "--tls"), "--tls, --ca, --client-cert, --client-key and --token need --server"),
