@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from draftline.engine.cli.backend import Backend, RefusedError, backend
 from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.errors import print_error, standard_input
-from draftline.engine.cli.generate import summary, summary_with_seed
+from draftline.engine.cli.generate import refuse_logprobs, summary, summary_with_seed
 from draftline.engine.cli.local_tools import LocalTool, print_answer, read_tools
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
@@ -80,6 +80,7 @@ def chat(
     """
     if sampling.n != 1:
         raise typer.BadParameter("a conversation has one answer at a time", param_hint="--n")
+    refuse_logprobs(sampling, "a conversation prints no log-probabilities; draftline generate --json does")
     if server is None:
         sampling = with_recommended(sampling, find_models(engine))
     tools = read_tools(tool or ())

@@ -52,6 +52,8 @@ def generate(
     - `draftline generate "The sky is" --server gpu7:50051 --ca ca.pem`, with the token in `DRAFTLINE_TOKEN`
     - `cat notes.txt | draftline generate --server localhost:50051 --n 2 --json`
     """
+    if not as_json:
+        refuse_logprobs(sampling, "only --json prints log-probabilities")
     text = standard_input().read() if prompt is None else prompt
     if not text:
         raise UsageError("the prompt is empty: give it as an argument or on standard input")
@@ -64,6 +66,13 @@ def generate(
             print_stream(updates, summary_with_seed)
         else:
             print_each(updates, sampling.n)
+
+
+def refuse_logprobs(sampling: SamplingParams, reason: str) -> None:
+    """Raise `UsageError` if log-probabilities are asked for, which the server would compute for nobody."""
+    for name in ("logprobs", "prompt_logprobs"):
+        if getattr(sampling, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')}: {reason}")
 
 
 def print_stream(updates: Iterator[Update], summarize: Callable[[Finished], str]) -> str:

@@ -172,6 +172,12 @@ def test_generate_prints_json() -> None:
     assert content["outputs"][0]["logprobs"][1]["chosen"] == {"token_id": 98, "logprob": 0.0, "rank": 1}
 
 
+@pytest.mark.parametrize("option", ["--logprobs", "--prompt-logprobs"])
+def test_log_probabilities_that_nothing_would_print_are_refused(option: str) -> None:
+    assert failed(run("generate", "ab", option, "2"), 2) == f"{option}: only --json prints log-probabilities"
+    assert failed(run("chat", option, "2", stdin="hi\n"), 2).startswith(f"{option}: a conversation prints no log-prob")
+
+
 def test_chat_remembers_resets_and_ends() -> None:
     result = run("chat", "--system", "S", "--max-tokens", "60", stdin="one\n\ntwo\n/reset\nthree\n/exit\nfour\n")
     assert result.exit_code == 0
