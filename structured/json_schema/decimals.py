@@ -22,6 +22,18 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
+from draftline.structured.json_schema.digit_ranges import (
+    DIGIT,
+    DIGITS,
+    FRACTION,
+    INTEGER,
+    NONZERO,
+    POINT,
+    ZERO,
+    digit_class,
+    integer_range,
+    plain_range,
+)
 from draftline.structured.json_schema.multiples import InexpressibleNumbersError, decimal_text, divisible
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.regular import charset, dfa
@@ -31,46 +43,36 @@ from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, 
 FLOAT_DIGITS = 15
 """Different decimals of up to this many digits are different 64-bit floats."""
 
-_MAX_ZEROS = 20
-
 MAX_LISTED = 256
 """Sets of up to this many numbers are written as a list."""
 
-
-def _class(low: int, high: int) -> Chars:
-    return Chars(charset.charset([(ord("0") + low, ord("0") + high)]))
-
-
-_DIGIT: Final = _class(0, 9)
-_DIGITS: Final = repeat(_DIGIT, 0, None)
-_NONZERO: Final = _class(1, 9)
-_ZERO: Final = literal("0")
-_ZEROS: Final = repeat(_ZERO, 0, None)
-_POINT: Final = literal(".")
 _MINUS: Final = literal("-")
-_INTEGER: Final = alt([_ZERO, seq(_NONZERO, _DIGITS)])
-_FRACTION: Final = seq(_POINT, _DIGIT, _DIGITS)
-_SCIENTIFIC: Final = seq(_NONZERO, optional(_FRACTION), Chars(charset.of("eE")))
+_SCIENTIFIC: Final = seq(NONZERO, optional(FRACTION), Chars(charset.of("eE")))
 _LARGE_EXPONENT: Final = alt(
-    [seq(_class(1, 2), _DIGIT, _DIGIT), seq(literal("30"), _class(0, 7)), seq(optional(_ZERO), _DIGIT, _DIGIT), _DIGIT]
+    [
+        seq(digit_class(1, 2), DIGIT, DIGIT),
+        seq(literal("30"), digit_class(0, 7)),
+        seq(optional(ZERO), DIGIT, DIGIT),
+        DIGIT,
+    ]
 )
 _FROM_1E16: Final = alt(
     [
-        seq(_class(1, 2), _DIGIT, _DIGIT),
-        seq(literal("30"), _class(0, 7)),
-        seq(literal("1"), _class(6, 9)),
-        seq(_class(2, 9), _DIGIT),
+        seq(digit_class(1, 2), DIGIT, DIGIT),
+        seq(literal("30"), digit_class(0, 7)),
+        seq(literal("1"), digit_class(6, 9)),
+        seq(digit_class(2, 9), DIGIT),
     ]
 )
 _BELOW_1E_307: Final = alt(
-    [seq(literal("30"), _class(8, 9)), seq(literal("31"), _DIGIT), seq(literal("32"), _class(0, 4))]
+    [seq(literal("30"), digit_class(8, 9)), seq(literal("31"), DIGIT), seq(literal("32"), digit_class(0, 4))]
 )
 _ABOVE_1E_307: Final = alt(
     [
-        seq(_class(1, 2), _DIGIT, _DIGIT),
-        seq(literal("30"), _class(0, 7)),
-        seq(optional(_ZERO), _class(5, 9)),
-        seq(_NONZERO, _DIGIT),
+        seq(digit_class(1, 2), DIGIT, DIGIT),
+        seq(literal("30"), digit_class(0, 7)),
+        seq(optional(ZERO), digit_class(5, 9)),
+        seq(NONZERO, DIGIT),
     ]
 )
 _BELOW_1E_4: Final = alt([_ABOVE_1E_307, _BELOW_1E_307])
@@ -78,7 +80,7 @@ _ANY: Final = seq(
     optional(_MINUS),
     alt(
         [
-            seq(_INTEGER, optional(_FRACTION)),
+            seq(INTEGER, optional(FRACTION)),
             seq(_SCIENTIFIC, optional(Chars(charset.of("+-"))), _LARGE_EXPONENT),
             seq(_SCIENTIFIC, _MINUS, _BELOW_1E_307),
         ]
@@ -86,8 +88,8 @@ _ANY: Final = seq(
 )
 _LARGE: Final = seq(_SCIENTIFIC, optional(literal("+")), _FROM_1E16)
 _LARGE_INTEGER: Final = seq(
-    _NONZERO,
-    optional(seq(_POINT, repeat(_DIGIT, 1, 16))),
+    NONZERO,
+    optional(seq(POINT, repeat(DIGIT, 1, 16))),
     Chars(charset.of("eE")),
     optional(literal("+")),
     _FROM_1E16,
@@ -113,7 +115,7 @@ def number_text(numbers: NumberSet) -> Node:
         one = _one_double if numbers.binary64 and not numbers.literal_integers else _one
         return alt(one(value, numbers.literal_integers) for value in listed)
     if numbers == NumberSet(step=Fraction(1)):
-        return seq(optional(_MINUS), alt([seq(_INTEGER, optional(literal(".0"))), _LARGE_INTEGER]))
+        return seq(optional(_MINUS), alt([seq(INTEGER, optional(literal(".0"))), _LARGE_INTEGER]))
     if numbers.step == 1 and not numbers.not_steps:
         return _signed(numbers, _integers)
     if numbers.step is None and not numbers.not_steps:
@@ -195,11 +197,11 @@ def _integers(interval: _Interval, literally: bool) -> Node:
     low, low_open, high, high_open = interval
     first = math.ceil(low) + (low_open and low.denominator == 1)
     last = None if high is None else math.floor(high) - (high_open and high.denominator == 1)
-    plain = _integer_range(first, last)
+    plain = integer_range(first, last)
     if literally or plain == NEVER:
         return plain
     largest = 10**FLOAT_DIGITS - 1
-    as_float = _integer_range(first, largest if last is None else min(last, largest))
+    as_float = integer_range(first, largest if last is None else min(last, largest))
     options = [seq(plain, optional(literal(".0")))] if as_float == plain else [plain, seq(as_float, literal(".0"))]
     if last is None and low < _LARGEST_PLAIN:
         options.append(_LARGE_INTEGER)
@@ -208,7 +210,7 @@ def _integers(interval: _Interval, literally: bool) -> Node:
 
 def _reals(interval: _Interval, literally: bool) -> Node:
     low, low_open, high, high_open = interval
-    options = [_plain_range(low, low_open, high, high_open)]
+    options = [plain_range(low, low_open, high, high_open)]
     if high is None and low < _LARGEST_PLAIN:
         options.append(_LARGE)
     if _holds_small(interval):
@@ -221,7 +223,7 @@ def _doubles(interval: _Interval, literally: bool) -> Node:
     options: list[Node] = []
     if low < _LARGEST_PLAIN:
         above = high is None or high >= _LARGEST_PLAIN
-        options.append(_plain_range(low, low_open, _LARGEST_PLAIN if above else high, above or high_open))
+        options.append(plain_range(low, low_open, _LARGEST_PLAIN if above else high, above or high_open))
     if high is None or high >= _LARGEST_PLAIN:
         options.append(_large_doubles(max(low, _LARGEST_PLAIN), _HUGEST if high is None else high, high_open))
     if _holds_small(interval):
@@ -233,10 +235,10 @@ def _large_doubles(low: Fraction, high: Fraction, high_open: bool) -> Node:
     """Floats from 1e16 on: whole decades with an exponent, and between close bounds integral ones like 2e16 as well."""
     first = len(str(math.ceil(low) - 1))
     last = len(str(math.floor(high))) - 2
-    options = [seq(_SCIENTIFIC, optional(literal("+")), _integer_range(first, last))] if first <= last else []
+    options = [seq(_SCIENTIFIC, optional(literal("+")), integer_range(first, last))] if first <= last else []
     if high < _LONGEST_PLAIN:
         largest = math.floor(high) - (high_open and high.denominator == 1)
-        options.append(seq(_integer_range(math.ceil(low), largest), literal(".0")))
+        options.append(seq(integer_range(math.ceil(low), largest), literal(".0")))
     return alt(option for option in options if option != NEVER)
 
 
@@ -250,169 +252,16 @@ def _holds_small(interval: _Interval) -> bool:
     return low == 0 and (high is None or high >= _SMALLEST_PLAIN)
 
 
-def _integer_range(low: int, high: int | None) -> Node:
-    """Non-negative integers without leading zeros."""
-    if high is not None and low > high:
-        return NEVER
-    if high is None:
-        if low == 0:
-            return _INTEGER
-        width = len(str(low))
-        longer = seq(_NONZERO, repeat(_DIGIT, width, width), _DIGITS)
-        return alt([_same_width(str(low), "9" * width), longer])
-    options: list[Node] = []
-    while low <= high:
-        last = min(high, 10 ** len(str(low)) - 1)
-        options.append(_same_width(str(low), str(last)))
-        low = last + 1
-    return alt(options)
-
-
-def _same_width(low: str, high: str) -> Node:
-    """Digit strings from ``low`` to ``high``, of one length. The tree is flat: bounds may have hundreds of digits."""
-    width = len(low)
-    split = next((index for index in range(width) if low[index] != high[index]), width)
-    if split == width:
-        return literal(low)
-
-    def branch(prefix: str, first: int, last: int) -> Node:
-        if first > last:
-            return NEVER
-        rest = width - len(prefix) - 1
-        return seq(literal(prefix), _class(first, last), repeat(_DIGIT, rest, rest))
-
-    if low[split:] == "0" * (width - split) and high[split:] == "9" * (width - split):
-        return seq(literal(low[:split]), repeat(_DIGIT, width - split, width - split))
-    # Whole decades at the first different digit, then the branches towards each end.
-    first, last = int(low[split]), int(high[split])
-    at_low = low[split + 1 :] == "0" * (width - split - 1)
-    at_high = high[split + 1 :] == "9" * (width - split - 1)
-    options = [branch(low[:split], first + (not at_low), last - (not at_high))]
-    if not at_low:
-        last_nonzero = len(low.rstrip("0"))
-        options.extend(branch(low[:index], int(low[index]) + 1, 9) for index in range(split + 1, last_nonzero - 1))
-        options.append(branch(low[: last_nonzero - 1], int(low[last_nonzero - 1]), 9))
-    if not at_high:
-        last_other = len(high.rstrip("9"))
-        options.extend(branch(high[:index], 0, int(high[index]) - 1) for index in range(split + 1, last_other - 1))
-        options.append(branch(high[: last_other - 1], 0, int(high[last_other - 1])))
-    return alt(option for option in options if option != NEVER)
-
-
-def _plain_range(low: Fraction, low_open: bool, high: Fraction | None, high_open: bool) -> Node:
-    """Non-negative decimals without exponent."""
-    low_whole, low_digits = _split(low)
-    if high is None:
-        above = seq(_integer_range(low_whole + 1, None), optional(_FRACTION))
-        return alt([seq(literal(str(low_whole)), _fraction_from(low_digits, low_open)), above])
-    high_whole, high_digits = _split(high)
-    if low_whole > high_whole:
-        return NEVER
-    if low_whole == high_whole:
-        return seq(literal(str(low_whole)), _fraction_between(low_digits, low_open, high_digits, high_open))
-    return alt(
-        option
-        for option in (
-            seq(literal(str(low_whole)), _fraction_from(low_digits, low_open)),
-            seq(_integer_range(low_whole + 1, high_whole - 1), optional(_FRACTION)),
-            seq(literal(str(high_whole)), _fraction_to(high_digits, high_open)),
-        )
-        if option != NEVER
-    )
-
-
-def _split(value: Fraction) -> tuple[int, str]:
-    """The integer part, and the decimals without trailing zeros."""
-    text = decimal_text(value)
-    whole, _, digits = text.partition(".")
-    return int(whole), digits
-
-
-def _with_point(some: Node, or_none: bool) -> Node:
-    """A point and the digits ``some``; also nothing at all if ``or_none``."""
-    return alt(([EMPTY] if or_none else []) + ([seq(_POINT, some)] if some != NEVER else []))
-
-
-def _fraction_from(digits: str, strict: bool) -> Node:
-    return _with_point(_digits_from(digits, strict), or_none=not digits and not strict)
-
-
-def _fraction_to(digits: str, strict: bool) -> Node:
-    if not digits and strict:
-        return NEVER
-    return _with_point(_digits_to(digits, strict, some=True), or_none=True)
-
-
-def _fraction_between(low: str, low_open: bool, high: str, high_open: bool) -> Node:
-    none = not low and not low_open and (bool(high) or not high_open)
-    return _with_point(_digits_between(low, low_open, high, high_open, some=True), or_none=none)
-
-
-def _digits_from(digits: str, strict: bool) -> Node:
-    """One or more decimals that are at least ``digits`` (greater, if strict)."""
-    options = [
-        seq(literal(digits[:index]), _class(int(digits[index]) + 1, 9), _DIGITS)
-        for index in range(len(digits))
-        if digits[index] != "9"
-    ]
-    if strict:
-        # Beyond some zeros in a row, a reader's float is the excluded bound.
-        zeros = repeat(_ZERO, 0, _MAX_ZEROS)
-        options.append(seq(literal(digits), zeros, _NONZERO, _DIGITS))
-    else:
-        options.append(seq(literal(digits), _DIGITS) if digits else seq(_DIGIT, _DIGITS))
-    return alt(options)
-
-
-def _digits_to(digits: str, strict: bool, some: bool) -> Node:
-    """Decimals that are at most ``digits`` (less, if strict), which has no trailing zero; at least one if ``some``."""
-    options = [
-        seq(literal(digits[:index]), _class(0, int(digits[index]) - 1), _DIGITS)
-        for index in range(len(digits))
-        if digits[index] != "0"
-    ]
-    # A shorter text stands for trailing zeros.
-    options.extend(literal(digits[:index]) for index in range(int(some), len(digits)))
-    if not strict:
-        zeros = seq(_ZERO, _ZEROS) if some and not digits else _ZEROS
-        options.append(seq(literal(digits), zeros))
-    return alt(options)
-
-
-def _digits_between(low: str, low_open: bool, high: str, high_open: bool, some: bool) -> Node:
-    """Decimals between two bounds; at least one if ``some``."""
-    prefix = ""
-    while high and (low or low_open) and (low[:1] or "0") == high[0]:
-        prefix += high[0]
-        low, high = low[1:], high[1:]
-    some = some and not prefix
-    if not low and not low_open:
-        return seq(literal(prefix), _digits_to(high, high_open, some))
-    if not high:
-        return NEVER
-    first, last = int(low[:1] or "0"), int(high[0])
-    if first > last:
-        return NEVER
-    rest = low[1:]
-    options = [seq(literal(str(first)), _digits_from(rest, low_open) if rest or low_open else _DIGITS)]
-    if first + 1 <= last - 1:
-        options.append(seq(_class(first + 1, last - 1), _DIGITS))
-    to_high = _digits_to(high[1:], high_open, some=False)
-    if to_high != NEVER:
-        options.append(seq(literal(high[0]), to_high))
-    return seq(literal(prefix), alt(options))
-
-
 def _multiples(numbers: NumberSet) -> Node:
     if numbers.step is not None and numbers.step.denominator == 1 and not numbers.not_steps:
-        plain = _expression(numbers, repeat(_DIGIT, 1, FLOAT_DIGITS if numbers.binary64 else None))
+        plain = _expression(numbers, repeat(DIGIT, 1, FLOAT_DIGITS if numbers.binary64 else None))
         floats = NEVER if numbers.literal_integers else _short_floats(numbers)
         return plain if floats == NEVER else alt([plain, floats])
     after = FLOAT_DIGITS // 2 if numbers.step is None else len(decimal_text(numbers.step % 1).partition(".")[2])
-    whole = repeat(_DIGIT, 1, FLOAT_DIGITS if numbers.binary64 else None)
+    whole = repeat(DIGIT, 1, FLOAT_DIGITS if numbers.binary64 else None)
     if after == 0:
         return _expression(numbers, whole)
-    fraction = seq(repeat(_DIGIT, 1, FLOAT_DIGITS - after), _POINT, repeat(_DIGIT, 1, after))
+    fraction = seq(repeat(DIGIT, 1, FLOAT_DIGITS - after), POINT, repeat(DIGIT, 1, after))
     plain = _expression(numbers, alt([whole, fraction]))
     if numbers.step is not None or min(numbers.not_steps) < _SMALLEST_PLAIN:
         return plain
@@ -426,7 +275,7 @@ def _expression(numbers: NumberSet, magnitudes: Node) -> Node:
     interval = NumberSet(numbers.low, numbers.low_open, numbers.high, numbers.high_open)
     trees = [plain_text(interval), seq(optional(_MINUS), magnitudes)]
     if numbers.literal_integers:
-        trees.append(seq(optional(_MINUS), _INTEGER))
+        trees.append(seq(optional(_MINUS), INTEGER))
     try:
         parts = [dfa.Part(dfa.build(tree)) for tree in trees]
         if numbers.step is not None:
@@ -445,16 +294,16 @@ def _short_floats(numbers: NumberSet) -> Node:
         return NEVER
     endings = alt(literal(str(ending).rjust(width, "0")) for ending in range(0, 10**width, step))
     short = alt(literal(str(value)) for value in range(step, 10**width, step))
-    long = seq(_NONZERO, repeat(_DIGIT, 0, FLOAT_DIGITS - width - 1), endings)
+    long = seq(NONZERO, repeat(DIGIT, 0, FLOAT_DIGITS - width - 1), endings)
     signs = [
         sign
         for sign, (low, low_open, high, _) in _by_sign(numbers)
         if low == 0 and not low_open and (high is None or high >= 10**FLOAT_DIGITS)
     ]
-    return seq(alt(signs), alt(one for one in (_ZERO, short, long) if one != NEVER), literal(".0")) if signs else NEVER
+    return seq(alt(signs), alt(one for one in (ZERO, short, long) if one != NEVER), literal(".0")) if signs else NEVER
 
 
 def plain_text(numbers: NumberSet) -> Node:
     """The texts of all numbers of an interval, without exponents, as a syntax tree."""
-    parts = [seq(sign, _plain_range(*interval)) for sign, interval in _by_sign(numbers)]
+    parts = [seq(sign, plain_range(*interval)) for sign, interval in _by_sign(numbers)]
     return alt(part for part in parts if part != NEVER)
