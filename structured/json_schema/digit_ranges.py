@@ -37,12 +37,13 @@ def integer_range(low: int, high: int | None) -> Node:
         width = len(str(low))
         longer = seq(NONZERO, repeat(DIGIT, width, width), DIGITS)
         return alt([_same_width(str(low), "9" * width), longer])
-    options: list[Node] = []
-    while low <= high:
-        last = min(high, 10 ** len(str(low)) - 1)
-        options.append(_same_width(str(low), str(last)))
-        low = last + 1
-    return alt(options)
+    width, widest = len(str(low)), len(str(high))
+    if width == widest:
+        return _same_width(str(low), str(high))
+    options = [_same_width(str(low), "9" * width)]
+    if width + 1 < widest:
+        options.append(seq(NONZERO, repeat(DIGIT, width, widest - 2)))
+    return alt([*options, _same_width(str(10 ** (widest - 1)), str(high))])
 
 
 def _same_width(low: str, high: str) -> Node:
