@@ -1,13 +1,13 @@
 """The JSON texts of a set of numbers, as syntax trees over the characters of the text.
 
-Every number can be written in plain notation, like -12.50. Scientific notation is allowed where its whole range of
-exponents lies in the set. For numbers without conditions these are all exponents of a 64-bit float. For bounded numbers
-these are the magnitudes that json.dumps writes that way: from 1e16 on, and below 1e-4. An integer may also be written
-1.0: JSON Schema has accepted that since draft 6, and json.dumps writes integral floats so.
+Every number can be written in plain notation, like -12.50. Scientific notation is allowed for all exponents of a 64-bit
+float if there are no conditions. For bounded numbers it is allowed where json.dumps writes it: from 1e16 on, and below
+1e-4 if all these magnitudes lie in the set. An integer may also be written 1.0: JSON Schema has accepted that since
+draft 6, and json.dumps writes integral floats so.
 
-Values are compared as decimals, but most readers round fractions to a 64-bit float before validation. So texts that
-rounding would carry out of the set are excluded. Fractions have at most 15 digits if divisibility matters, and an
-excluded bound excludes all decimals up to the next float.
+Values are compared as decimals, but most readers round a text with a fraction or an exponent to a 64-bit float before
+validation. So such texts have bounds of their own: texts that rounding would carry out of the set are excluded. From 2^53
+on, where floats are integers, the float decides. Fractions have at most 15 digits if divisibility matters.
 
 Numbers of format "double" are written as serialisers write 64-bit floats: in plain notation below 1e16, with an exponent
 from there on. So no text overflows to infinity, nor underflows to an excluded zero.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -24,7 +25,6 @@ from typing import Final
 
 from draftline.structured.json_schema.digit_ranges import (
     DIGIT,
-    DIGITS,
     FRACTION,
     INTEGER,
     NONZERO,
@@ -47,7 +47,8 @@ MAX_LISTED = 256
 """Sets of up to this many numbers are written as a list."""
 
 _MINUS: Final = literal("-")
-_SCIENTIFIC: Final = seq(NONZERO, optional(FRACTION), Chars(charset.of("eE")))
+_MANTISSA: Final = seq(NONZERO, optional(FRACTION))
+_SCIENTIFIC: Final = seq(_MANTISSA, Chars(charset.of("eE")))
 _LARGE_EXPONENT: Final = alt(
     [
         seq(digit_class(1, 2), DIGIT, DIGIT),
@@ -76,26 +77,23 @@ _ABOVE_1E_307: Final = alt(
     ]
 )
 _BELOW_1E_4: Final = alt([_ABOVE_1E_307, _BELOW_1E_307])
+_PLUS: Final = seq(Chars(charset.of("eE")), optional(literal("+")))
+_LARGEST_TEXT: Final = Fraction("1.7976931348623158e308")
+"""Readers find the largest float in it, and infinity a little further."""
 _ANY: Final = seq(
     optional(_MINUS),
     alt(
         [
             seq(INTEGER, optional(FRACTION)),
             seq(_SCIENTIFIC, optional(Chars(charset.of("+-"))), _LARGE_EXPONENT),
+            seq(plain_range(Fraction(1), False, _LARGEST_TEXT / 10**308, False), _PLUS, literal("308")),
             seq(_SCIENTIFIC, _MINUS, _BELOW_1E_307),
         ]
     ),
 )
-_LARGE: Final = seq(_SCIENTIFIC, optional(literal("+")), _FROM_1E16)
-_LARGE_INTEGER: Final = seq(
-    NONZERO,
-    optional(seq(POINT, repeat(DIGIT, 1, 16))),
-    Chars(charset.of("eE")),
-    optional(literal("+")),
-    _FROM_1E16,
-)
-_HUGE: Final = Fraction(10**300)
-_HUGEST: Final = Fraction(10**308)
+_LARGE_INTEGER: Final = seq(NONZERO, optional(seq(POINT, repeat(DIGIT, 1, 16))), _PLUS, _FROM_1E16)
+_LARGEST: Final = Fraction(sys.float_info.max)
+_LONGEST_BOUND: Final = Fraction(10**100)
 _LONGEST_PLAIN: Final = Fraction(10**40)
 _LARGEST_PLAIN: Final = Fraction(10**16)
 _SMALLEST_PLAIN: Final = Fraction(1, 10**4)
@@ -110,6 +108,7 @@ def number_text(numbers: NumberSet) -> Node:
     """
     if numbers == NumberSet():
         return _ANY
+    floats = as_read(numbers)
     listed = numbers.values(MAX_LISTED)
     if listed is not None:
         one = _one_double if numbers.binary64 and not numbers.literal_integers else _one
@@ -117,10 +116,15 @@ def number_text(numbers: NumberSet) -> Node:
     if numbers == NumberSet(step=Fraction(1)):
         return seq(optional(_MINUS), alt([seq(INTEGER, optional(literal(".0"))), _LARGE_INTEGER]))
     if numbers.step == 1 and not numbers.not_steps:
-        return _signed(numbers, _integers)
-    if numbers.step is None and not numbers.not_steps:
-        return _signed(_as_floats(numbers), _doubles if numbers.binary64 else _reals)
-    return _multiples(numbers)
+        return _signed(_shortened(numbers), _integers)
+    if numbers.step is not None or numbers.not_steps:
+        return _multiples(numbers)
+    if numbers.binary64:
+        return _signed(floats, _doubles)
+    integers = _shortened(replace(numbers, step=Fraction(1), literal_integers=True))
+    if replace(floats, step=Fraction(1)).integral_bounds() == integers.integral_bounds():
+        return _signed(floats, _reals)
+    return alt([_signed(integers, _integers), _signed(floats, functools.partial(_reals, fractions_only=True))])
 
 
 def _one(value: Fraction, literally: bool) -> Node:
@@ -129,19 +133,19 @@ def _one(value: Fraction, literally: bool) -> Node:
     # Readers round 1.0 to a 64-bit float, but not 1.
     if value.denominator == 1 and not literally and _is_float(value):
         texts.append(texts[0] + ".0")
-    if not literally and value != 0 and abs(value) < _HUGE and (value.denominator > 1 or _is_float(value)):
+    if not literally and abs(value) <= _LARGEST:
         python = repr(float(abs(value)))
-        if "e" in python and Fraction(python) == abs(value):
+        if "e" in python and (_is_float(value) if value.denominator == 1 else Fraction(python) == abs(value)):
             texts.append(python)
     sign = optional(_MINUS) if value == 0 else _MINUS if value < 0 else EMPTY
     return seq(sign, alt(literal(text) for text in texts))
 
 
 def _one_double(value: Fraction, literally: bool) -> Node:
-    """One number, as a 64-bit float; none if the float nearest to an integer is written as another one."""
-    text = repr(float(abs(value)))
-    if value.denominator == 1 and Fraction(text) != abs(value):
+    """One number, as a 64-bit float; none if the float nearest to an integer is another one."""
+    if value.denominator == 1 and not _is_float(value):
         return NEVER
+    text = repr(float(abs(value)))
     sign = optional(_MINUS) if value == 0 else _MINUS if value < 0 else EMPTY
     plain = [literal(text.removesuffix(".0"))] if text.endswith(".0") else []
     return seq(sign, alt([literal(text), *plain]))
@@ -149,24 +153,46 @@ def _one_double(value: Fraction, literally: bool) -> Node:
 
 def _is_float(value: Fraction) -> bool:
     """Whether a number is a finite 64-bit float exactly."""
-    return abs(value) < _HUGEST and Fraction(float(value)) == value
+    return abs(value) <= _LARGEST and Fraction(float(value)) == value
 
 
 _Interval = tuple[Fraction, bool, Fraction | None, bool]
 """Magnitudes: lower bound, whether it is excluded, upper bound or None, whether it is excluded."""
 
 
-def _as_floats(numbers: NumberSet) -> NumberSet:
-    """The interval with the nearest float inside for each excluded bound, except zero, beside which floats are dense."""
-
-    def inside(bound: Fraction | None, is_open: bool, towards: float) -> tuple[Fraction | None, bool]:
-        if bound is None or not is_open or not 0 < abs(bound) < _HUGE:
-            return bound, is_open
-        return Fraction(repr(math.nextafter(float(bound), towards))), False
-
-    low, low_open = inside(numbers.low, numbers.low_open, math.inf)
-    high, high_open = inside(numbers.high, numbers.high_open, -math.inf)
+def as_read(numbers: NumberSet) -> NumberSet:
+    """The interval of the decimals whose nearest float is in the set: of the texts with a fraction or an exponent."""
+    high, high_open = _read_high(numbers.high, numbers.high_open)
+    low, low_open = _read_high(None if numbers.low is None else -numbers.low, numbers.low_open)
+    low = None if low is None else -low
     return replace(numbers, low=low, low_open=low_open, high=high, high_open=high_open)
+
+
+def _read_high(bound: Fraction | None, is_open: bool) -> tuple[Fraction | None, bool]:
+    """The highest decimal whose float is within an upper bound. Beside zero, floats are dense."""
+    # Readers round a bound with a fraction too, and rounding keeps the order.
+    if not bound or bound < -_LARGEST or (bound.denominator > 1 and not is_open):
+        return bound, is_open
+    nearest = float(min(bound, _LARGEST))
+    if Fraction(nearest) > bound or (is_open and (nearest == bound or bound.denominator > 1)):
+        nearest = math.nextafter(nearest, -math.inf)
+    if math.isinf(nearest):
+        return Fraction(-(2**1024)), False
+    decimal = Fraction(repr(nearest))
+    return (max(decimal, bound) if nearest == bound and abs(bound) < _LONGEST_PLAIN else decimal), False
+
+
+def _shortened(numbers: NumberSet) -> NumberSet:
+    """The set with few digits for bounds that are floats of hundreds of digits, without the integers that this leaves out."""
+
+    def short(bound: Fraction | None) -> Fraction | None:
+        if bound is None or abs(bound) < _LONGEST_BOUND or not _is_float(bound):
+            return bound
+        decimal = Fraction(repr(float(bound)))
+        return decimal if decimal <= bound else Fraction(repr(math.nextafter(float(bound), -math.inf)))
+
+    low = None if numbers.low is None else short(-numbers.low)
+    return replace(numbers, low=None if low is None else -low, high=short(numbers.high))
 
 
 def _signed(numbers: NumberSet, magnitudes: Callable[[_Interval, bool], Node]) -> Node:
@@ -208,11 +234,9 @@ def _integers(interval: _Interval, literally: bool) -> Node:
     return alt(options)
 
 
-def _reals(interval: _Interval, literally: bool) -> Node:
+def _reals(interval: _Interval, literally: bool, fractions_only: bool = False) -> Node:
     low, low_open, high, high_open = interval
-    options = [plain_range(low, low_open, high, high_open)]
-    if high is None and low < _LARGEST_PLAIN:
-        options.append(_LARGE)
+    options = [plain_range(low, low_open, high, high_open, fractions_only), _large(low, high)]
     if _holds_small(interval):
         options.append(_small(low_open))
     return alt(option for option in options if option != NEVER)
@@ -220,25 +244,30 @@ def _reals(interval: _Interval, literally: bool) -> Node:
 
 def _doubles(interval: _Interval, literally: bool) -> Node:
     low, low_open, high, high_open = interval
-    options: list[Node] = []
-    if low < _LARGEST_PLAIN:
-        above = high is None or high >= _LARGEST_PLAIN
-        options.append(plain_range(low, low_open, _LARGEST_PLAIN if above else high, above or high_open))
-    if high is None or high >= _LARGEST_PLAIN:
-        options.append(_large_doubles(max(low, _LARGEST_PLAIN), _HUGEST if high is None else high, high_open))
+    above = high is None or high >= _LARGEST_PLAIN
+    options = [plain_range(low, low_open, _LARGEST_PLAIN if above else high, above or high_open), _large(low, high)]
+    if high is not None and high < _LONGEST_PLAIN:
+        # Between close bounds also integral ones, like 20000000000000000.0.
+        options.append(seq(integer_range(math.ceil(max(low, _LARGEST_PLAIN)), math.floor(high)), literal(".0")))
     if _holds_small(interval):
         options.append(_small(low_open))
     return alt(option for option in options if option != NEVER)
 
 
-def _large_doubles(low: Fraction, high: Fraction, high_open: bool) -> Node:
-    """Floats from 1e16 on: whole decades with an exponent, and between close bounds integral ones like 2e16 as well."""
-    first = len(str(math.ceil(low) - 1))
-    last = len(str(math.floor(high))) - 2
-    options = [seq(_SCIENTIFIC, optional(literal("+")), integer_range(first, last))] if first <= last else []
-    if high < _LONGEST_PLAIN:
-        largest = math.floor(high) - (high_open and high.denominator == 1)
-        options.append(seq(integer_range(math.ceil(low), largest), literal(".0")))
+def _large(low: Fraction, high: Fraction | None) -> Node:
+    """Magnitudes from 1e16 on, between closed bounds, in scientific notation."""
+    low = max(low, _LARGEST_PLAIN)
+    high = _LARGEST_TEXT if high is None else min(high, _LARGEST_TEXT)
+    if low > high:
+        return NEVER
+    first, last = (len(str(math.floor(bound))) - 1 for bound in (low, high))
+    options: list[Node] = []
+    if low > 10**first and first < last:
+        options.append(seq(plain_range(low / 10**first, False, Fraction(10), True), _PLUS, literal(str(first))))
+        first += 1
+    options.append(seq(_MANTISSA, _PLUS, integer_range(first, last - 1)))
+    lowest = low / 10**last if first == last and low > 10**last else Fraction(1)
+    options.append(seq(plain_range(lowest, False, high / 10**last, False), _PLUS, literal(str(last))))
     return alt(option for option in options if option != NEVER)
 
 

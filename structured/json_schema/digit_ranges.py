@@ -77,23 +77,27 @@ def _same_width(low: str, high: str) -> Node:
     return alt(option for option in options if option != NEVER)
 
 
-def plain_range(low: Fraction, low_open: bool, high: Fraction | None, high_open: bool) -> Node:
-    """Non-negative decimals without exponent."""
-    low_whole, low_digits = _split(low)
-    if high is None:
-        above = seq(integer_range(low_whole + 1, None), optional(FRACTION))
-        return alt([seq(literal(str(low_whole)), _fraction_from(low_digits, low_open)), above])
-    high_whole, high_digits = _split(high)
-    if low_whole > high_whole:
+def plain_range(
+    low: Fraction, low_open: bool, high: Fraction | None, high_open: bool, fractions_only: bool = False
+) -> Node:
+    """Non-negative decimals without exponent; only those written with a point if ``fractions_only``."""
+    if high is not None and low > high:
         return NEVER
+    fraction = FRACTION if fractions_only else optional(FRACTION)
+    low_whole, low_digits = _split(low)
+    from_low = seq(literal(str(low_whole)), _fraction_from(low_digits, low_open, fractions_only))
+    if high is None:
+        return alt([from_low, seq(integer_range(low_whole + 1, None), fraction)])
+    high_whole, high_digits = _split(high)
     if low_whole == high_whole:
-        return seq(literal(str(low_whole)), _fraction_between(low_digits, low_open, high_digits, high_open))
+        between = _fraction_between(low_digits, low_open, high_digits, high_open, fractions_only)
+        return seq(literal(str(low_whole)), between)
     return alt(
         option
         for option in (
-            seq(literal(str(low_whole)), _fraction_from(low_digits, low_open)),
-            seq(integer_range(low_whole + 1, high_whole - 1), optional(FRACTION)),
-            seq(literal(str(high_whole)), _fraction_to(high_digits, high_open)),
+            from_low,
+            seq(integer_range(low_whole + 1, high_whole - 1), fraction),
+            seq(literal(str(high_whole)), _fraction_to(high_digits, high_open, fractions_only)),
         )
         if option != NEVER
     )
@@ -111,18 +115,18 @@ def _with_point(some: Node, or_none: bool) -> Node:
     return alt(([EMPTY] if or_none else []) + ([seq(POINT, some)] if some != NEVER else []))
 
 
-def _fraction_from(digits: str, strict: bool) -> Node:
-    return _with_point(_digits_from(digits, strict), or_none=not digits and not strict)
+def _fraction_from(digits: str, strict: bool, some: bool) -> Node:
+    return _with_point(_digits_from(digits, strict), or_none=not digits and not strict and not some)
 
 
-def _fraction_to(digits: str, strict: bool) -> Node:
+def _fraction_to(digits: str, strict: bool, some: bool) -> Node:
     if not digits and strict:
         return NEVER
-    return _with_point(_digits_to(digits, strict, some=True), or_none=True)
+    return _with_point(_digits_to(digits, strict, some=True), or_none=not some)
 
 
-def _fraction_between(low: str, low_open: bool, high: str, high_open: bool) -> Node:
-    none = not low and not low_open and (bool(high) or not high_open)
+def _fraction_between(low: str, low_open: bool, high: str, high_open: bool, some: bool) -> Node:
+    none = not low and not low_open and (bool(high) or not high_open) and not some
     return _with_point(_digits_between(low, low_open, high, high_open, some=True), or_none=none)
 
 

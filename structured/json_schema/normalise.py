@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from fractions import Fraction
 from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError, Violation
@@ -23,6 +22,7 @@ from draftline.structured.json_schema.keywords.scalars import scalar_clauses
 from draftline.structured.json_schema.keywords.unevaluated import unevaluated_clauses
 from draftline.structured.json_schema.keywords.values import value_clauses
 from draftline.structured.json_schema.limits import SchemaLimits
+from draftline.structured.json_schema.numbers import read_number
 from draftline.structured.json_schema.shapes import (
     ANY,
     EVERYTHING,
@@ -344,4 +344,4 @@ def _canonical(value: Json) -> str:
         return "{" + ",".join(f"{json.dumps(name)}:{_canonical(value[name])}" for name in sorted(value)) + "}"
     if isinstance(value, list):
         return "[" + ",".join(_canonical(item) for item in value) + "]"
-    return str(Fraction(value)) if is_number(value) else json.dumps(value)
+    return str(read_number(value)) if is_number(value) else json.dumps(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 
 
@@ -91,6 +92,15 @@ class NumberSet:
         if low is None or high is None or high - low >= max_values:
             return None
         return [value for multiple in range(low, high + 1) if self.contains(value := multiple * self.step)]
+
+
+def read_number(value: int | Decimal) -> Fraction:
+    """A number of a schema, as its readers find it: with a fraction or an exponent, it is a 64-bit float from 2^53 on."""
+    exact = Fraction(value)
+    if isinstance(value, int) or abs(exact) < 2**53:
+        return exact
+    nearest = float(value)
+    return exact if math.isinf(nearest) else Fraction(nearest)
 
 
 def meet(one: NumberSet, other: NumberSet) -> NumberSet:

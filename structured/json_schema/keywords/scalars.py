@@ -82,7 +82,7 @@ def _numeric(location: Location) -> Iterator[Clause]:
             continue
         if not is_number(value) or (keyword == "multipleOf" and value <= 0):
             raise invalid(location, keyword, "a number")
-        found[keyword] = Fraction(value)
+        found[keyword] = Fraction(value) if keyword == "multipleOf" else numbers.read_number(value)
     low_open = high_open = False
     if location.dialect == Dialect.DRAFT4:
         low_open, high_open = schema.get("exclusiveMinimum") is True, schema.get("exclusiveMaximum") is True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from fractions import Fraction
 
 from draftline.structured.json_schema import numbers, strings
 from draftline.structured.json_schema.document import Dialect, Json, Location
@@ -109,7 +108,7 @@ def _not_constant(expander: Expander, location: Location, value: Json) -> Shapes
 
 
 def _point(value: int | Decimal, integers: IntegerSpelling) -> NumberSet:
-    exact = Fraction(value)
+    exact = numbers.read_number(value)
     return NumberSet(low=exact, high=exact, literal_integers=integers == "plain" and exact.denominator == 1)
 
 

@@ -1,0 +1,132 @@
+"""Texts of numbers near bounds: what a reader of 64-bit floats finds in them is within the bounds."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from fractions import Fraction
+
+import pytest
+from walk import Walker
+
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema import json_schema_language
+
+_TOP = "1.7976931348623157e+308"
+
+
+def _walkers(schema: str) -> list[Walker]:
+    language = json_schema_language(schema)
+    return [Walker.of_grammar(language.grammar)] + ([Walker.of_regex(language.regex)] if language.regex else [])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "accepted", "rejected"),
+    [
+        (
+            '"maximum": 9223372036854775807',
+            "9223372036854775807 9223372036854774784.0 9.223372036854775e18 1e+16",
+            "9223372036854775808 9223372036854775806.5 9223372036854775807.0 9.223372036854776e18 1e19",
+        ),
+        (
+            '"minimum": -9223372036854775807',
+            "-9223372036854775807 -9.223372036854775e+18",
+            "-9223372036854775806.5 -9.223372036854776e18",
+        ),
+        ('"maximum": 123456789012345678', "123456789012345678", "123456789012345677.4 123456789012345678.0"),
+        ('"maximum": 99999999999999999999', "99999999999999999999 9.9e+19", "99999999999999999999.0"),
+        ('"minimum": 9007199254740993', "9007199254740993 9007199254740994.0", "9007199254740993.0 9007199254740992"),
+        (
+            '"exclusiveMaximum": 9007199254740993',
+            "9007199254740992 9007199254740992.0",
+            "9007199254740993 9007199254740992.5",
+        ),
+        ('"exclusiveMinimum": 9007199254740993', "9007199254740994 9007199254740994.0", "9007199254740993.0"),
+        ('"maximum": 1e23', "1e+23 99999999999999991611392", "100000000000000000000000 1.0000000000000001e+23"),
+        ('"exclusiveMaximum": 1e23', "9.999999999999997e+22", "1e+23 99999999999999999999999"),
+        ('"minimum": 1e300', f"1e+300 1e300 1.5e+300 1e+307 1e308 {_TOP}", "9.999999999999999e+299 1.8e308"),
+        ('"maximum": 1' + "0" * 300, "1" + "0" * 300, "1e+300"),
+        ('"maximum": 1' + "0" * 309, f"1e308 {_TOP} 1{'0' * 309}", f"1{'0' * 309}.0"),
+        ("", f"1e308 -{_TOP} 1.7e+308", "1.8e308 1.7976931348623159e308 9e308 1e309"),
+        ('"const": 1e308', "1e+308", "1" + "0" * 308),
+        ('"const": 1e307', "1e+307", "1e306"),
+    ],
+)
+def test_bounds_that_are_no_floats(bounds: str, accepted: str, rejected: str) -> None:
+    for one in _walkers(f'{{"type": "number"{"," * bool(bounds)} {bounds}}}'):
+        assert [text for text in accepted.split() if not one.accepts(text)] == []
+        assert [text for text in rejected.split() if one.accepts(text)] == []
+
+
+def test_large_floats_in_arrays() -> None:
+    for one in _walkers('{"enum": [[1e308], [1e23]]}'):
+        assert [one.accepts(text) for text in ("[1e+308]", "[1e+23]", "[1e+307]")] == [True, True, False]
+
+
+@pytest.mark.parametrize("bound", ["1e16", "1e300", "1e303", "1e305", "1e307", "2.5e307", "9.99e307", "1.7e308"])
+def test_an_excluded_double_is_excluded(bound: str) -> None:
+    beyond = repr(math.nextafter(float(bound), math.inf))
+    for keyword, sign in (("exclusiveMinimum", ""), ("exclusiveMaximum", "-")):
+        for one in _walkers(f'{{"type": "number", "format": "double", "{keyword}": {sign}{bound}}}'):
+            texts = (bound, repr(float(bound)), beyond, _TOP)
+            assert [one.accepts(f"{sign}{text}") for text in texts] == [False, False, True, True]
+
+
+def _bound(source: random.Random) -> str:
+    """A bound at which readers round, in one of its spellings."""
+    size = source.choice([1, 53, 54, 60, 64, 77, 130, 400, 997, 1020, 1023])
+    value = source.randrange(2**size, 2 ** (size + 1))
+    if source.random() < 0.3:
+        value = int(float(f"{value:.3e}")) if size < 1023 else value
+    text = source.choice([str(value), repr(float(value)), f"{value:e}".replace("+", ""), f"{value}.25"])
+    return source.choice(["", "-"]) + (text if math.isfinite(float(text)) else "1.5e308")
+
+
+def _texts_near(bound: str, source: random.Random) -> list[str]:
+    texts = [bound]
+    value, exact = float(bound), int(Fraction(bound))
+    for _ in range(4):
+        value = math.nextafter(value, source.choice([-math.inf, math.inf]))
+        exact += source.choice([-1, 1, 0, 10, -10])
+        whole = int(value)
+        texts += [repr(value), str(whole), f"{whole}.0", str(exact), f"{exact}.0", f"{exact}.5", f"{exact}.49999"]
+        texts += [f"{value:.17e}".replace("+", ""), f"{value:.16e}", f"{value:.4e}", repr(value).replace("e+", "E")]
+        digits = str(abs(exact))
+        sign = "-" * (exact < 0)
+        texts.append(f"{sign}{digits[0]}.{digits[1:] or 0}{source.choice(['', '1', '49', '5'])}e{len(digits) - 1}")
+    return [text for text in texts if "inf" not in text]
+
+
+def _is_inside(value: float, keyword: str, bound: str) -> bool:
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    exact, limit = Fraction(value), Fraction(json.loads(bound))
+    if exact == limit:
+        return not keyword.startswith("exclusive")
+    return (exact > limit) == keyword.endswith("inimum")
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_readers_find_texts_within_the_bounds(seed: int) -> None:
+    source = random.Random(seed)
+    kind = '"type": "number"' + ', "format": "double"' * (seed % 3 == 0)
+    lower, upper = source.choice(["minimum", "exclusiveMinimum"]), source.choice(["maximum", "exclusiveMaximum"])
+    bound = _bound(source)
+    bounds = {source.choice([lower, upper]): bound}
+    if seed % 2:
+        other = source.choice(_texts_near(bound, source))
+        low, high = sorted([bound, other], key=Fraction)
+        bounds = {lower: low, upper: high}
+    try:
+        named = ", ".join(f'"{name}": {value}' for name, value in bounds.items())
+        walkers = _walkers(f"{{{kind}, {named}}}")
+    except InvalidConstraintError:
+        walkers = []
+    for text in [text for value in bounds.values() for text in _texts_near(value, source)]:
+        value = json.loads(text)
+        inside = all(_is_inside(value, *one) for one in bounds.items())
+        assert inside or not any(one.accepts(text) for one in walkers), (bounds, text)
+        if inside and isinstance(value, float) and abs(value) >= 2**53:
+            assert walkers, (bounds, text)
+            assert all(one.accepts(json.dumps(value)) for one in walkers), (bounds, text)
