@@ -111,6 +111,10 @@ def number_text(numbers: NumberSet) -> Node:
     floats = as_read(numbers)
     listed = numbers.values(MAX_LISTED)
     if listed is not None:
+        if not numbers.is_point():
+            listed = [
+                value for value in listed if value.denominator == 1 or (_is_short(value) and floats.contains(value))
+            ]
         one = _one_double if numbers.binary64 and not numbers.literal_integers else _one
         return alt(one(value, numbers.literal_integers) for value in listed)
     if numbers == NumberSet(step=Fraction(1)):
@@ -139,6 +143,11 @@ def _one(value: Fraction, literally: bool) -> Node:
             texts.append(python)
     sign = optional(_MINUS) if value == 0 else _MINUS if value < 0 else EMPTY
     return seq(sign, alt(literal(text) for text in texts))
+
+
+def _is_short(value: Fraction) -> bool:
+    """Whether the float nearest to a decimal is that of no other short one."""
+    return len(decimal_text(abs(value)).replace(".", "").lstrip("0")) <= FLOAT_DIGITS
 
 
 def _one_double(value: Fraction, literally: bool) -> Node:
@@ -291,7 +300,10 @@ def _multiples(numbers: NumberSet) -> Node:
     if after == 0:
         return _expression(numbers, whole)
     fraction = seq(repeat(DIGIT, 1, FLOAT_DIGITS - after), POINT, repeat(DIGIT, 1, after))
-    plain = _expression(numbers, alt([whole, fraction]))
+    if all(bound is None or _is_short(bound) for bound in (numbers.low, numbers.high)):
+        plain = _expression(numbers, alt([whole, fraction]))
+    else:
+        plain = alt([_expression(numbers, whole), _expression(as_read(numbers), fraction)])
     if numbers.step is not None or min(numbers.not_steps) < _SMALLEST_PLAIN:
         return plain
     # Numbers below every excluded step are multiples of none.

@@ -51,9 +51,16 @@ def _walkers(schema: str) -> list[Walker]:
         ("", f"1e308 -{_TOP} 1.7e+308", "1.8e308 1.7976931348623159e308 9e308 1e309"),
         ('"const": 1e308', "1e+308", "1" + "0" * 308),
         ('"const": 1e307', "1e+307", "1e306"),
+        (
+            '"exclusiveMinimum": 9007199254740992, "maximum": 9007199254740993, "multipleOf": 0.01',
+            "9007199254740993",
+            "9007199254740992.41 9007199254740992.99 9007199254740993.0",
+        ),
+        ('"exclusiveMinimum": 0.29999999999999999, "maximum": 1, "multipleOf": 0.1', "0.4 1 1.0", "0.3 1.1"),
+        ('"exclusiveMinimum": 0.29999999999999999, "multipleOf": 0.1', "0.4 1 1.0 1234.5", "0.3 0.30 0.2"),
     ],
 )
-def test_bounds_that_are_no_floats(bounds: str, accepted: str, rejected: str) -> None:
+def test_bounds_at_which_readers_round(bounds: str, accepted: str, rejected: str) -> None:
     for one in _walkers(f'{{"type": "number"{"," * bool(bounds)} {bounds}}}'):
         assert [text for text in accepted.split() if not one.accepts(text)] == []
         assert [text for text in rejected.split() if one.accepts(text)] == []
@@ -130,3 +137,29 @@ def test_readers_find_texts_within_the_bounds(seed: int) -> None:
         if inside and isinstance(value, float) and abs(value) >= 2**53:
             assert walkers, (bounds, text)
             assert all(one.accepts(json.dumps(value)) for one in walkers), (bounds, text)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_readers_find_multiples_within_the_bounds(seed: int) -> None:
+    source = random.Random(seed)
+    step = source.choice(["0.01", "0.1", "0.5", "0.25", "2.5"])
+    size = source.choice([10**3, 10**9, 10**13, 2**53, 2**60])
+    low = source.choice(
+        [str(size), str(size - 1), f"{size - 1}.7", repr(math.nextafter(size, 0)), f"{size}.00000000000000001"]
+    )
+    bounds = {source.choice(["minimum", "exclusiveMinimum"]): low}
+    if seed % 2:
+        bounds[source.choice(["maximum", "exclusiveMaximum"])] = str(size + source.choice([1, 2, 300]))
+    named = "".join(f', "{name}": {value}' for name, value in bounds.items())
+    try:
+        walkers = _walkers(f'{{"type": "number", "multipleOf": {step}{named}}}')
+    except InvalidConstraintError:
+        return
+    for _ in range(100):
+        exact = int(float(low)) + source.randrange(-300, 300) * Fraction(step)
+        text = source.choice(
+            [f"{int(exact)}.{int(exact % 1 * 1000):03}".rstrip("0"), str(int(exact)), f"{int(exact)}.0"]
+        )
+        if text[-1] != "." and any(one.accepts(text) for one in walkers):
+            assert Fraction(text) % Fraction(step) == 0
+            assert all(_is_inside(json.loads(text), *one) for one in bounds.items()), (bounds, text)
