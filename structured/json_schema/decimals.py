@@ -15,6 +15,7 @@ from there on. So no text overflows to infinity, nor underflows to an excluded z
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
@@ -30,6 +31,7 @@ from draftline.structured.json_schema.digit_ranges import (
     NONZERO,
     POINT,
     ZERO,
+    between_integers,
     digit_class,
     integer_range,
     plain_range,
@@ -295,6 +297,8 @@ def _multiples(numbers: NumberSet) -> Node:
         plain = _expression(numbers, repeat(DIGIT, 1, FLOAT_DIGITS if numbers.binary64 else None))
         floats = NEVER if numbers.literal_integers else _short_floats(numbers)
         return plain if floats == NEVER else alt([plain, floats])
+    if numbers.step is None and all(step.denominator == 1 for step in numbers.not_steps):
+        return _no_multiples(numbers)
     after = FLOAT_DIGITS // 2 if numbers.step is None else len(decimal_text(numbers.step % 1).partition(".")[2])
     whole = repeat(DIGIT, 1, FLOAT_DIGITS if numbers.binary64 else None)
     if after == 0:
@@ -306,9 +310,29 @@ def _multiples(numbers: NumberSet) -> Node:
         plain = alt([_expression(numbers, whole), _expression(as_read(numbers), fraction)])
     if numbers.step is not None or min(numbers.not_steps) < _SMALLEST_PLAIN:
         return plain
-    # Numbers below every excluded step are multiples of none.
-    small = [seq(sign, _small(interval[1])) for sign, interval in _by_sign(numbers) if _holds_small(interval)]
-    return alt([plain, *small])
+    return alt([plain, *_small_ones(numbers)])
+
+
+def _no_multiples(numbers: NumberSet) -> Node:
+    """Numbers that are no multiples of some integers: other integers, and all that are no integers."""
+    whole = _expression(numbers, repeat(DIGIT, 1, FLOAT_DIGITS if numbers.binary64 else None))
+    floats = _short_floats(numbers)
+    if floats == NEVER:
+        with_zeros = seq(repeat(DIGIT, 1, FLOAT_DIGITS // 2), POINT, ZERO, repeat(ZERO, 0, None))
+        with contextlib.suppress(InexpressibleNumbersError):
+            floats = _expression(numbers, with_zeros)
+    options = [whole, floats, *_small_ones(numbers)]
+    between = between_integers()
+    for sign, interval in _by_sign(as_read(numbers)):
+        low, _, high, _ = interval
+        unlimited = low == 0 and high is None
+        options.append(seq(sign, between if unlimited else _in_all([plain_range(*interval), between])))
+    return alt(option for option in options if option != NEVER)
+
+
+def _small_ones(numbers: NumberSet) -> list[Node]:
+    """Numbers below every excluded step are multiples of none."""
+    return [seq(sign, _small(interval[1])) for sign, interval in _by_sign(numbers) if _holds_small(interval)]
 
 
 def _expression(numbers: NumberSet, magnitudes: Node) -> Node:
@@ -317,31 +341,38 @@ def _expression(numbers: NumberSet, magnitudes: Node) -> Node:
     trees = [plain_text(interval), seq(optional(_MINUS), magnitudes)]
     if numbers.literal_integers:
         trees.append(seq(optional(_MINUS), INTEGER))
+    return _in_all(trees, numbers.step, numbers.not_steps)
+
+
+def _in_all(trees: list[Node], step: Fraction | None = None, not_steps: frozenset[Fraction] = frozenset()) -> Node:
     try:
         parts = [dfa.Part(dfa.build(tree)) for tree in trees]
-        if numbers.step is not None:
-            parts.append(dfa.Part(divisible(numbers.step)))
-        parts.extend(dfa.Part(divisible(step), inside=False) for step in sorted(numbers.not_steps))
+        if step is not None:
+            parts.append(dfa.Part(divisible(step)))
+        parts.extend(dfa.Part(divisible(one), inside=False) for one in sorted(not_steps))
         return to_tree(dfa.conjunction(parts))
     except dfa.TooComplexError as error:
         raise InexpressibleNumbersError(f"multiples have too many cases within these bounds: {error}") from None
 
 
 def _short_floats(numbers: NumberSet) -> Node:
-    """Multiples of an integer written like 10.0, if the last digits decide and all numbers of a sign are in bounds."""
-    step = int(numbers.step or 1)
-    width = next((width for width in range(1, 4) if 10**width % step == 0), 0)
+    """Integers written like 10.0, if the last digits decide and all numbers of a sign are in bounds."""
+    unbounded = NumberSet(step=numbers.step or Fraction(1), not_steps=numbers.not_steps)
+    steps = [unbounded.step or 1, *numbers.not_steps]
+    width = next((width for width in range(1, 4) if all(10**width % step == 0 for step in steps)), 0)
     if width == 0:
         return NEVER
-    endings = alt(literal(str(ending).rjust(width, "0")) for ending in range(0, 10**width, step))
-    short = alt(literal(str(value)) for value in range(step, 10**width, step))
+    found = [value for value in range(10**width) if unbounded.contains(Fraction(value))]
+    endings = alt(literal(str(ending).rjust(width, "0")) for ending in found)
+    short = alt(literal(str(value)) for value in found if value)
     long = seq(NONZERO, repeat(DIGIT, 0, FLOAT_DIGITS - width - 1), endings)
+    zero = ZERO if 0 in found else NEVER
     signs = [
         sign
         for sign, (low, low_open, high, _) in _by_sign(numbers)
         if low == 0 and not low_open and (high is None or high >= 10**FLOAT_DIGITS)
     ]
-    return seq(alt(signs), alt(one for one in (ZERO, short, long) if one != NEVER), literal(".0")) if signs else NEVER
+    return seq(alt(signs), alt(one for one in (zero, short, long) if one != NEVER), literal(".0")) if signs else NEVER
 
 
 def plain_text(numbers: NumberSet) -> Node:

@@ -27,6 +27,21 @@ INTEGER: Final = alt([ZERO, seq(NONZERO, DIGITS)])
 FRACTION: Final = seq(POINT, DIGIT, DIGITS)
 
 
+def between_integers() -> Node:
+    """Magnitudes that no reader rounds to an integer: with their integer part, 16 digits do not begin with 0 or 9 alone.
+
+    Floats of n digits before the point lie closer together than twice 1e-16 times 10^n.
+    """
+
+    def fraction(digits: int) -> Node:
+        nines = seq(repeat(literal("9"), 1, digits - 1), optional(seq(digit_class(0, 8), DIGITS)))
+        above = [seq(repeat(ZERO, 1, digits - 1), NONZERO, DIGITS), nines] if digits > 1 else []
+        return seq(POINT, alt([seq(digit_class(1, 8), DIGITS), *above]))
+
+    wholes = [NONZERO, *(seq(NONZERO, repeat(DIGIT, digits, digits)) for digits in range(1, 15))]
+    return alt([seq(ZERO, fraction(16)), *(seq(whole, fraction(15 - index)) for index, whole in enumerate(wholes))])
+
+
 def integer_range(low: int, high: int | None) -> Node:
     """Non-negative integers without leading zeros."""
     if high is not None and low > high:

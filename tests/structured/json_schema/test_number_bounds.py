@@ -163,3 +163,48 @@ def test_readers_find_multiples_within_the_bounds(seed: int) -> None:
         if text[-1] != "." and any(one.accepts(text) for one in walkers):
             assert Fraction(text) % Fraction(step) == 0
             assert all(_is_inside(json.loads(text), *one) for one in bounds.items()), (bounds, text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "rejected"),
+    [
+        (
+            '"not": {"type": "integer"}',
+            "0.12345678 123456789.1 -0.1234567890123456 123456789012345.5 1.23456789012345678 1e-05",
+            "1 1.0 0.00 1.00000000000000001 9.99999999999999999 1234567890123456.5 1e16",
+        ),
+        ('"not": {"multipleOf": 2}', "0.12345678 123456789.1 123456789.0 3 -3.0", "2 2.0 123456788.0"),
+        (
+            '"not": {"multipleOf": 10}, "minimum": 5, "maximum": 20000.5',
+            "5 11.0 20000.5 12.3456789012",
+            "10 10.0 20000.51",
+        ),
+    ],
+)
+def test_numbers_that_are_no_multiples(schema: str, accepted: str, rejected: str) -> None:
+    for one in _walkers(f'{{"type": "number", {schema}}}'):
+        assert [text for text in accepted.split() if not one.accepts(text)] == []
+        assert [text for text in rejected.split() if one.accepts(text)] == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_readers_find_no_multiples(seed: int) -> None:
+    source = random.Random(seed)
+    step = source.choice([1, 1, 2, 5, 10])
+    low = source.choice([None, 0, 5, -123.45])
+    bound = "" if low is None else f', "exclusiveMinimum": {low}'
+    walkers = _walkers(f'{{"type": "number", "not": {{"multipleOf": {step}}}{bound}}}')
+    for _ in range(300):
+        sign, whole = source.choice(["", "-"]), source.randrange(10 ** source.randrange(1, 18))
+        same = source.choice("09") * source.randrange(18)
+        text = f"{sign}{whole}.{same}{source.randrange(10 ** source.randrange(1, 5))}"
+        if any(one.accepts(text) for one in walkers):
+            assert float(text) % step, text
+            assert low is None or float(text) > low, text
+        value = source.uniform(-1, 1) * 10 ** source.randrange(15)
+        if (
+            abs(value) > 1e-4
+            and (low is None or value > low)
+            and abs(value - round(value)) > 1e-15 * max(1, abs(value))
+        ):
+            assert all(one.accepts(json.dumps(value)) for one in walkers), value
