@@ -110,6 +110,7 @@ def number_text(numbers: NumberSet) -> Node:
     """
     if numbers == NumberSet():
         return _ANY
+    numbers = _with_bounds(numbers, _excluding_read)
     floats = as_read(numbers)
     listed = numbers.values(MAX_LISTED)
     if listed is not None:
@@ -122,12 +123,12 @@ def number_text(numbers: NumberSet) -> Node:
     if numbers == NumberSet(step=Fraction(1)):
         return seq(optional(_MINUS), alt([seq(INTEGER, optional(literal(".0"))), _LARGE_INTEGER]))
     if numbers.step == 1 and not numbers.not_steps:
-        return _signed(_shortened(numbers), _integers)
+        return _signed(_with_bounds(numbers, _shortened), _integers)
     if numbers.step is not None or numbers.not_steps:
         return _multiples(numbers)
     if numbers.binary64:
         return _signed(floats, _doubles)
-    integers = _shortened(replace(numbers, step=Fraction(1), literal_integers=True))
+    integers = _with_bounds(replace(numbers, step=Fraction(1), literal_integers=True), _shortened)
     if replace(floats, step=Fraction(1)).integral_bounds() == integers.integral_bounds():
         return _signed(floats, _reals)
     return alt([_signed(integers, _integers), _signed(floats, functools.partial(_reals, fractions_only=True))])
@@ -154,7 +155,7 @@ def _is_short(value: Fraction) -> bool:
 
 def _one_double(value: Fraction, literally: bool) -> Node:
     """One number, as a 64-bit float; none if the float nearest to an integer is another one."""
-    if value.denominator == 1 and not _is_float(value):
+    if abs(value) > _LARGEST or (value.denominator == 1 and not _is_float(value)):
         return NEVER
     text = repr(float(abs(value)))
     sign = optional(_MINUS) if value == 0 else _MINUS if value < 0 else EMPTY
@@ -171,18 +172,27 @@ _Interval = tuple[Fraction, bool, Fraction | None, bool]
 """Magnitudes: lower bound, whether it is excluded, upper bound or None, whether it is excluded."""
 
 
-def as_read(numbers: NumberSet) -> NumberSet:
-    """The interval of the decimals whose nearest float is in the set: of the texts with a fraction or an exponent."""
-    high, high_open = _read_high(numbers.high, numbers.high_open)
-    low, low_open = _read_high(None if numbers.low is None else -numbers.low, numbers.low_open)
+_Bound = tuple[Fraction | None, bool]
+"""A bound, or None, and whether it is excluded."""
+
+
+def _with_bounds(numbers: NumberSet, change: Callable[[Fraction, bool], _Bound]) -> NumberSet:
+    """The set with both bounds changed by ``change``, which takes an upper bound."""
+    high, low = numbers.high, numbers.low
+    high, high_open = (None, False) if high is None else change(high, numbers.high_open)
+    low, low_open = (None, False) if low is None else change(-low, numbers.low_open)
     low = None if low is None else -low
     return replace(numbers, low=low, low_open=low_open, high=high, high_open=high_open)
 
 
-def _read_high(bound: Fraction | None, is_open: bool) -> tuple[Fraction | None, bool]:
-    """The highest decimal whose float is within an upper bound. Beside zero, floats are dense."""
-    # Readers round a bound with a fraction too, and rounding keeps the order.
-    if not bound or bound < -_LARGEST or (bound.denominator > 1 and not is_open):
+def as_read(numbers: NumberSet) -> NumberSet:
+    """The interval of the decimals whose nearest float is in the set: of the texts with a fraction or an exponent."""
+    return _with_bounds(numbers, _highest_read)
+
+
+def _highest_read(bound: Fraction, is_open: bool) -> _Bound:
+    # Beside zero, floats are dense. Readers round a bound with a fraction too, and rounding keeps the order.
+    if bound == 0 or bound < -_LARGEST or (bound.denominator > 1 and not is_open):
         return bound, is_open
     nearest = float(min(bound, _LARGEST))
     if Fraction(nearest) > bound or (is_open and (nearest == bound or bound.denominator > 1)):
@@ -193,17 +203,20 @@ def _read_high(bound: Fraction | None, is_open: bool) -> tuple[Fraction | None, 
     return (max(decimal, bound) if nearest == bound and abs(bound) < _LONGEST_PLAIN else decimal), False
 
 
-def _shortened(numbers: NumberSet) -> NumberSet:
-    """The set with few digits for bounds that are floats of hundreds of digits, without the integers that this leaves out."""
+def _excluding_read(bound: Fraction, is_open: bool) -> _Bound:
+    """An upper bound that also excludes the integer that readers find in it."""
+    if not is_open or bound.denominator == 1 or abs(bound) > _LARGEST:
+        return bound, is_open
+    nearest = Fraction(float(bound))
+    return (min(bound, nearest) if nearest.denominator == 1 else bound), is_open
 
-    def short(bound: Fraction | None) -> Fraction | None:
-        if bound is None or abs(bound) < _LONGEST_BOUND or not _is_float(bound):
-            return bound
-        decimal = Fraction(repr(float(bound)))
-        return decimal if decimal <= bound else Fraction(repr(math.nextafter(float(bound), -math.inf)))
 
-    low = None if numbers.low is None else short(-numbers.low)
-    return replace(numbers, low=None if low is None else -low, high=short(numbers.high))
+def _shortened(bound: Fraction, is_open: bool) -> _Bound:
+    """An upper bound with few digits for a float of hundreds of digits; the integers between the two are left out."""
+    if abs(bound) < _LONGEST_BOUND or not _is_float(bound):
+        return bound, is_open
+    decimal = Fraction(repr(float(bound)))
+    return decimal if decimal <= bound else Fraction(repr(math.nextafter(float(bound), -math.inf))), is_open
 
 
 def _signed(numbers: NumberSet, magnitudes: Callable[[_Interval, bool], Node]) -> Node:
@@ -293,6 +306,7 @@ def _holds_small(interval: _Interval) -> bool:
 
 
 def _multiples(numbers: NumberSet) -> Node:
+    numbers = _with_bounds(numbers, _shortened)
     if numbers.step is not None and numbers.step.denominator == 1 and not numbers.not_steps:
         plain = _expression(numbers, repeat(DIGIT, 1, FLOAT_DIGITS if numbers.binary64 else None))
         floats = NEVER if numbers.literal_integers else _short_floats(numbers)
@@ -325,7 +339,7 @@ def _no_multiples(numbers: NumberSet) -> Node:
     between = between_integers()
     for sign, interval in _by_sign(as_read(numbers)):
         low, _, high, _ = interval
-        unlimited = low == 0 and high is None
+        unlimited = low == 0 and (high is None or high >= 10**FLOAT_DIGITS)
         options.append(seq(sign, between if unlimited else _in_all([plain_range(*interval), between])))
     return alt(option for option in options if option != NEVER)
 
