@@ -183,7 +183,7 @@ def _ints(draw: st.DrawFn) -> Any:
 
 @st.composite
 def _floats(draw: st.DrawFn) -> Any:
-    bounds = _within(draw, st.sampled_from([-1e20, -3.5, -0.1, 0, 1e-30, 0.3, 2, 1e16, 1e17, 5e18, 1e300]))
+    bounds = _within(draw, st.sampled_from([-1e20, -3.5, -0.1, 0, 1e-30, 0.3, 2, 1e16, 1e17, 5e18, 1e300, 2.5e307]))
     if draw(st.integers(0, 4)) == 0:
         bounds["multiple_of"] = draw(st.sampled_from([0.5, 0.01, 2]))
     if draw(st.booleans()):

@@ -83,6 +83,8 @@ BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
         (Annotated[int, Field(gt=3, le=12)], "4 12", "3 13 4.0"),
         (float, "0 1.5 -2e20 1e-7 1e+16", "NaN Infinity 1e309 1e999 10000000000000000000"),
         (Annotated[float, Field(gt=0, lt=1)], "0.5 0.999 1e-7", "0 0.0 1 1.0 1e-330"),
+        (Annotated[float, Field(gt=1e300)], "1.0000000000000002e+300 1.7976931348623157e308", "1e300 1e+300 1"),
+        (Annotated[float, Field(lt=-1e305)], "-1.7e308", "-1e305 -1e+305 1e308"),
         (Decimal, '"1.50" "-0.001" "123456789012345678.5"', '1.5 "x" "{" "NaN" "1e5" "01"'),
         (BOUNDED, '"0" "123.45" "0.05"', '"1234.5" "1.234" "-1" "-0.01"'),
         (Annotated[Decimal, Field(max_digits=2, decimal_places=2)], '"0.5" "0.12"', '"0" "1" "1.2"'),
