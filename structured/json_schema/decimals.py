@@ -37,7 +37,7 @@ from draftline.structured.json_schema.digit_ranges import (
     plain_range,
 )
 from draftline.structured.json_schema.multiples import InexpressibleNumbersError, decimal_text, divisible
-from draftline.structured.json_schema.numbers import NumberSet
+from draftline.structured.json_schema.numbers import Bound, NumberSet, excluding_read, with_bounds
 from draftline.structured.regular import charset, dfa
 from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, literal, optional, repeat, seq
@@ -110,7 +110,7 @@ def number_text(numbers: NumberSet) -> Node:
     """
     if numbers == NumberSet():
         return _ANY
-    numbers = _with_bounds(numbers, _excluding_read)
+    numbers = excluding_read(numbers)
     floats = as_read(numbers)
     listed = numbers.values(MAX_LISTED)
     if listed is not None:
@@ -123,12 +123,12 @@ def number_text(numbers: NumberSet) -> Node:
     if numbers == NumberSet(step=Fraction(1)):
         return seq(optional(_MINUS), alt([seq(INTEGER, optional(literal(".0"))), _LARGE_INTEGER]))
     if numbers.step == 1 and not numbers.not_steps:
-        return _signed(_with_bounds(numbers, _shortened), _integers)
+        return _signed(with_bounds(numbers, _shortened), _integers)
     if numbers.step is not None or numbers.not_steps:
         return _multiples(numbers)
     if numbers.binary64:
         return _signed(floats, _doubles)
-    integers = _with_bounds(replace(numbers, step=Fraction(1), literal_integers=True), _shortened)
+    integers = with_bounds(replace(numbers, step=Fraction(1), literal_integers=True), _shortened)
     if replace(floats, step=Fraction(1)).integral_bounds() == integers.integral_bounds():
         return _signed(floats, _reals)
     return alt([_signed(integers, _integers), _signed(floats, functools.partial(_reals, fractions_only=True))])
@@ -172,25 +172,12 @@ _Interval = tuple[Fraction, bool, Fraction | None, bool]
 """Magnitudes: lower bound, whether it is excluded, upper bound or None, whether it is excluded."""
 
 
-_Bound = tuple[Fraction | None, bool]
-"""A bound, or None, and whether it is excluded."""
-
-
-def _with_bounds(numbers: NumberSet, change: Callable[[Fraction, bool], _Bound]) -> NumberSet:
-    """The set with both bounds changed by ``change``, which takes an upper bound."""
-    high, low = numbers.high, numbers.low
-    high, high_open = (None, False) if high is None else change(high, numbers.high_open)
-    low, low_open = (None, False) if low is None else change(-low, numbers.low_open)
-    low = None if low is None else -low
-    return replace(numbers, low=low, low_open=low_open, high=high, high_open=high_open)
-
-
 def as_read(numbers: NumberSet) -> NumberSet:
     """The interval of the decimals whose nearest float is in the set: of the texts with a fraction or an exponent."""
-    return _with_bounds(numbers, _highest_read)
+    return with_bounds(numbers, _highest_read)
 
 
-def _highest_read(bound: Fraction, is_open: bool) -> _Bound:
+def _highest_read(bound: Fraction, is_open: bool) -> Bound:
     # Beside zero, floats are dense. Readers round a bound with a fraction too, and rounding keeps the order.
     if bound == 0 or bound < -_LARGEST or (bound.denominator > 1 and not is_open):
         return bound, is_open
@@ -203,15 +190,7 @@ def _highest_read(bound: Fraction, is_open: bool) -> _Bound:
     return (max(decimal, bound) if nearest == bound and abs(bound) < _LONGEST_PLAIN else decimal), False
 
 
-def _excluding_read(bound: Fraction, is_open: bool) -> _Bound:
-    """An upper bound that also excludes the integer that readers find in it."""
-    if not is_open or bound.denominator == 1 or abs(bound) > _LARGEST:
-        return bound, is_open
-    nearest = Fraction(float(bound))
-    return (min(bound, nearest) if nearest.denominator == 1 else bound), is_open
-
-
-def _shortened(bound: Fraction, is_open: bool) -> _Bound:
+def _shortened(bound: Fraction, is_open: bool) -> Bound:
     """An upper bound with few digits for a float of hundreds of digits; the integers between the two are left out."""
     if abs(bound) < _LONGEST_BOUND or not _is_float(bound):
         return bound, is_open
@@ -306,7 +285,7 @@ def _holds_small(interval: _Interval) -> bool:
 
 
 def _multiples(numbers: NumberSet) -> Node:
-    numbers = _with_bounds(numbers, _shortened)
+    numbers = with_bounds(numbers, _shortened)
     if numbers.step is not None and numbers.step.denominator == 1 and not numbers.not_steps:
         plain = _expression(numbers, repeat(DIGIT, 1, FLOAT_DIGITS if numbers.binary64 else None))
         floats = NEVER if numbers.literal_integers else _short_floats(numbers)

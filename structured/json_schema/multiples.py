@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from draftline.structured.json_schema.numbers import NumberSet, meet
+from draftline.structured.json_schema.numbers import NumberSet, excluding_read, meet
 from draftline.structured.regular import dfa
 
 MAX_MODULUS = 1_000
@@ -32,6 +32,7 @@ def native_schemas(numbers: NumberSet) -> list[str]:
 
     Fractions have at most 15 digits, so that readers who round to 64-bit floats find them in the set.
     """
+    numbers = excluding_read(numbers)
     step = numbers.step
     if (
         step is None

@@ -6,8 +6,9 @@ Values are exact: decimals of JSON are Fractions, never floats.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -101,6 +102,30 @@ def read_number(value: int | Decimal) -> Fraction:
         return exact
     nearest = float(value)
     return exact if math.isinf(nearest) else Fraction(nearest)
+
+
+Bound = tuple[Fraction | None, bool]
+"""A bound, or None, and whether it is excluded."""
+
+
+def with_bounds(numbers: NumberSet, change: Callable[[Fraction, bool], Bound]) -> NumberSet:
+    """The set with both bounds changed by ``change``, which takes an upper bound."""
+    high, low = numbers.high, numbers.low
+    high, high_open = (None, False) if high is None else change(high, numbers.high_open)
+    low, low_open = (None, False) if low is None else change(-low, numbers.low_open)
+    low = None if low is None else -low
+    return replace(numbers, low=low, low_open=low_open, high=high, high_open=high_open)
+
+
+def excluding_read(numbers: NumberSet) -> NumberSet:
+    """The set whose excluded bounds also exclude the short number that readers find in them."""
+
+    def exclude(bound: Fraction, is_open: bool) -> Bound:
+        if not is_open or bound.denominator == 1 or abs(bound) > sys.float_info.max:
+            return bound, is_open
+        return min(bound, Fraction(repr(float(bound)))), is_open
+
+    return with_bounds(numbers, exclude)
 
 
 def meet(one: NumberSet, other: NumberSet) -> NumberSet:

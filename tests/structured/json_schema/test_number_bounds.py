@@ -60,6 +60,7 @@ def _walkers(schema: str) -> list[Walker]:
             "9007199254740992.41 9007199254740992.99 9007199254740993.0",
         ),
         ('"exclusiveMinimum": 0.29999999999999999, "maximum": 1, "multipleOf": 0.1', "0.4 1 1.0", "0.3 1.1"),
+        ('"exclusiveMinimum": 3.69999999999999999, "multipleOf": 0.37', "4.07", "3.7 3.70"),
         ('"exclusiveMinimum": 0.29999999999999999, "multipleOf": 0.1', "0.4 1 1.0 1234.5", "0.3 0.30 0.2"),
     ],
 )
