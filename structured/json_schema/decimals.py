@@ -24,7 +24,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from draftline.structured.json_schema.digit_ranges import (
+from draftline.structured.json_schema.multiples import InexpressibleNumbersError, divisible
+from draftline.structured.json_schema.numbers import Bound, NumberSet, excluding_read, with_bounds
+from draftline.structured.regular import charset, dfa
+from draftline.structured.regular.digit_ranges import (
     DIGIT,
     FRACTION,
     INTEGER,
@@ -32,13 +35,11 @@ from draftline.structured.json_schema.digit_ranges import (
     POINT,
     ZERO,
     between_integers,
+    decimal_text,
     digit_class,
     integer_range,
     plain_range,
 )
-from draftline.structured.json_schema.multiples import InexpressibleNumbersError, decimal_text, divisible
-from draftline.structured.json_schema.numbers import Bound, NumberSet, excluding_read, with_bounds
-from draftline.structured.regular import charset, dfa
 from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, literal, optional, repeat, seq
 

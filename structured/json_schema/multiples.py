@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from draftline.structured.json_schema.numbers import NumberSet, excluding_read, meet
 from draftline.structured.regular import dfa
+from draftline.structured.regular.digit_ranges import decimal_text
 
 MAX_MODULUS = 1_000
 """Bounds the number of remainders: that of the divisor, scaled to an integer."""
@@ -14,17 +15,6 @@ MAX_MODULUS = 1_000
 
 class InexpressibleNumbersError(ValueError):
     """The set has no regular expression within the budgets; the message says why."""
-
-
-def decimal_text(value: Fraction) -> str:
-    """A non-negative number with a finite decimal expansion, in plain notation."""
-    digits, denominator = 0, value.denominator
-    while denominator > 1:
-        value *= 10
-        denominator = value.denominator
-        digits += 1
-    text = str(value.numerator).rjust(digits + 1, "0")
-    return f"{text[:-digits]}.{text[-digits:]}" if digits else text
 
 
 def native_schemas(numbers: NumberSet) -> list[str]:

@@ -5,11 +5,21 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
-from draftline.structured.json_schema.multiples import decimal_text
 from draftline.structured.regular import charset
 from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, literal, optional, repeat, seq
 
 _MAX_ZEROS = 20
+
+
+def decimal_text(value: Fraction) -> str:
+    """A non-negative number with a finite decimal expansion, in plain notation."""
+    digits, denominator = 0, value.denominator
+    while denominator > 1:
+        value *= 10
+        denominator = value.denominator
+        digits += 1
+    text = str(value.numerator).rjust(digits + 1, "0")
+    return f"{text[:-digits]}.{text[-digits:]}" if digits else text
 
 
 def digit_class(low: int, high: int) -> Chars:
@@ -28,9 +38,10 @@ FRACTION: Final = seq(POINT, DIGIT, DIGITS)
 
 
 def between_integers() -> Node:
-    """Magnitudes that no reader rounds to an integer: with their integer part, 16 digits do not begin with 0 or 9 alone.
+    """Magnitudes that no reader rounds to an integer.
 
-    Floats of n digits before the point lie closer together than twice 1e-16 times 10^n.
+    With n digits before the point, the first 16 - n behind it are neither all 0 nor all 9. A 64-bit float of such a number
+    is less than 10^(n - 16) away from it.
     """
 
     def fraction(digits: int) -> Node:
