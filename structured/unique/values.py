@@ -112,13 +112,13 @@ def endings(begun: str, value: Value) -> Iterator[bytes]:
         if value.startswith(begun):
             rest = value[len(begun) :][:1]
             yield rest.encode()[:1] if rest else b'"'
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from endings(begun, item)
-    elif isinstance(value, Object):
+    elif isinstance(value, Object):  # also a tuple
         for name, member in value.members:
             yield from endings(begun, name)
             yield from endings(begun, member)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from endings(begun, item)
 
 
 def _skip(text: bytes, at: int) -> int:
@@ -161,8 +161,8 @@ def _string_end(text: bytes, at: int) -> int:
     return -1
 
 
-def _begun(text: bytes) -> str:
-    """The whole characters of an unfinished string."""
+def beginning_of(text: bytes) -> str:
+    """The whole characters of an unfinished string, from its raw bytes."""
     for cut in range(12):  # half a pair of escaped surrogates
         value = string_of(text[: len(text) - cut])
         if value is not None:
@@ -175,7 +175,7 @@ def _match_string(text: bytes, at: int, value: str) -> int | None:
         return None
     end = _string_end(text, at + 1)
     if end < 0:
-        return len(text) if value.startswith(_begun(text[at + 1 :])) else None
+        return len(text) if value.startswith(beginning_of(text[at + 1 :])) else None
     return end + 1 if string_of(text[at + 1 : end]) == value else None
 
 
@@ -219,7 +219,7 @@ def _match_object(text: bytes, at: int, value: Object) -> int | None:
             return None
         end = _string_end(text, at + 1)
         if end < 0:
-            begun = _begun(text[at + 1 :])
+            begun = beginning_of(text[at + 1 :])
             return len(text) if any(name.startswith(begun) for name in left) else None
         name = string_of(text[at + 1 : end])
         if name is None or name not in left:
