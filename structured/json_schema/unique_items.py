@@ -46,10 +46,9 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
     def number(values: Iterable[Demands]) -> int:
         known = frozenset(value for value in values if value in graph.nodes)
         inside = frozenset(value for value in known if not _is_scalar(graph.nodes[value]))
-        if not inside:
-            if _all_strings(graph.nodes[value] for value in known):
-                return TEXT
-            return VARIED if known and never_ends(known) else NOWHERE
+        text = _all_strings(graph.nodes[value] for value in known)
+        if not inside and (never_ends(known) or not text):
+            return TEXT if text else VARIED if known and never_ends(known) else NOWHERE
         if known not in numbers:
             numbers[known] = len(queue)
             queue.append(known)
@@ -113,7 +112,7 @@ def _is_varied(shape: ObjectShape, name: str, variety: Variety) -> bool:
 
 
 def _all_strings(places: Iterable[Shapes]) -> bool:
-    """Whether every string may be in a place, whichever of its shapes a value has."""
+    """Whether every string may be in a place, whichever of its shapes a string has."""
     return {shapes.strings for shapes in places} - {()} == {(ALL_STRINGS,)}
 
 

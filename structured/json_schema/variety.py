@@ -60,10 +60,9 @@ class Variety:
         values = dict(shape.named)
         count = _product(self.of(values[name]) for name in sorted(shape.required))
         if count and shape.max_members is None:
-            if any(self.of(members.value) for members in shape.others):
-                return ENDLESS  # members of any name
             further = (1 + self.of(value) for name, value in shape.named if name not in shape.required)
-            count = min(count * _product(further), ENDLESS)
+            unnamed = (_power(1 + self.of(members.value), _strings((members.names,))) for members in shape.others)
+            count = min(count * _product(further) * _product(unnamed), ENDLESS)
         return count
 
 
@@ -74,6 +73,10 @@ def _product(factors: Iterator[int]) -> int:
         if not product:
             break
     return product
+
+
+def _power(base: int, exponent: int) -> int:
+    return base**exponent if base == 1 or exponent < ENDLESS.bit_length() else ENDLESS
 
 
 def _numbers(sets: tuple[NumberSet, ...]) -> int:
