@@ -14,7 +14,7 @@ from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.graph import Graph, where
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.shapes import NEVER, NOTHING, ArrayShape, Demands, ObjectShape, Shapes
-from draftline.structured.json_schema.strings import ALL_STRINGS
+from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
 from draftline.structured.json_schema.variety import ENDLESS, Variety
 from draftline.structured.unique.paths import NOWHERE, TEXT, VARIED, PathState, UniquePaths
 
@@ -78,6 +78,8 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
                 frozenset(name for name in names if all(_is_varied(shape, name, variety) for shape in objects)),
                 _all_strings(graph.nodes[value] for value in place),
                 any(map(_counts_names, objects)),
+                any(shape.others for shape in objects),
+                any(_may_run_out(members.names) for shape in objects for members in shape.others),
             )
         )
     pointers = [normaliser.place(pointer, "uniqueItems") for pointer in everything]
@@ -89,6 +91,11 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
 def _counts_names(shape: ObjectShape) -> bool:
     """Whether equal names of unnamed members would be counted twice."""
     return bool(shape.others) and shape.min_members > len(shape.required) + 1
+
+
+def _may_run_out(names: StringSet) -> bool:
+    """Whether all names that begin in some way may have been there."""
+    return names.only is not None or names.max_length is not None or bool(names.patterns or names.not_patterns)
 
 
 def all_items(shape: ArrayShape) -> Iterable[Demands]:

@@ -25,7 +25,7 @@ class Level(NamedTuple):
         seen: its items so far, as every reader reads them, if they have to differ; None otherwise.
         outer: the level around it.
         item: where the item that is open begins in `Cursor.recorded`; -1 behind an item that has been compared.
-        names: of an object inside what is compared, the names of its members so far.
+        names: of an object inside what is compared, the names of its members so far. Readers would keep one of two alike.
     """
 
     state: int
@@ -75,7 +75,7 @@ class Cursor(NamedTuple):
         if self.in_key and level is not None:
             name = string_of(self.recorded[self.text :]) or ""
             if self.comparing:
-                if name in level.names and paths.distinct(level.state):
+                if name in level.names:
                     return None
                 level = level._replace(names=level.names | {name})
             state = paths.member(level.state, name)

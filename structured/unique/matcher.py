@@ -21,7 +21,7 @@ from draftline.structured.matcher import Matcher, Words, WrappedMatcher
 from draftline.structured.unique.cursor import Cursor, Level, Position, Reasoning
 from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.unique.tokens import ItemTokens
-from draftline.structured.unique.values import Value, endings, may_become, spelled_alike, string_of
+from draftline.structured.unique.values import Value, beginning_of, endings, may_become, spelled_alike, string_of
 
 MAX_WORK: Final = 6_000
 """The most comparisons of a text with an item for one mask, so that other outputs do not wait. Then texts count as repeating
@@ -35,7 +35,14 @@ _BACKSLASH: Final = ord("\\")
 
 
 class _Rivals(NamedTuple):
-    """The items from which the open item of an array may still turn out not to differ."""
+    """What the open item of an array, or the open name of an object's member, may still turn out to repeat.
+
+    Attributes:
+        depth: how many arrays and objects are open down to this one.
+        item: where the item begins; -1 for a name.
+        values: what it may repeat.
+        seen: all items or names so far.
+    """
 
     depth: int
     item: int
@@ -52,7 +59,7 @@ class _Place(NamedTuple):
 
     Attributes:
         cursor: the position in the document.
-        rivals: what the open items may still turn out to repeat.
+        rivals: what the open items and names may still turn out to repeat.
         way: tokens that may follow, behind which they do not, if a search has found them.
     """
 
@@ -110,7 +117,7 @@ class UniqueMatcher(WrappedMatcher):
             if after is None:
                 yield token, None, ()
             elif isinstance(after, Cursor) and not _differs_in_any_case(after, self._paths):
-                left = _rivals(after, rivals)
+                left = _rivals(after, rivals, self._paths)
                 if left:
                     yield token, after, left
         if not rivals or not isinstance(cursor, Cursor):
@@ -120,23 +127,18 @@ class UniqueMatcher(WrappedMatcher):
         yield from (one for one in self._along(0, cursor, rivals, allowed, below) if one[0] not in taken)
 
     def _ending(self, cursor: Position) -> npt.NDArray[np.int64]:
-        """The tokens that may end a name that has been there, or an item and then another one."""
+        """The tokens that may end two names or two items."""
         tokens = self._tokens
         if isinstance(cursor, Reasoning) and not cursor.required and 0 < cursor.begun < len(cursor.begin):
             return tokens.order  # these bytes may be the document's own
         if not cursor.comparing or not isinstance(cursor, Cursor):
             return tokens.opening
-        level = cursor.level
-        names = level.names if level is not None and cursor.in_key and self._paths.distinct(level.state) else ()
-        if cursor.text < 0:
-            return np.concatenate([tokens.commas, tokens.strings]) if names else tokens.commas
-        begun = string_of(cursor.recorded[cursor.text :]) or ""
-        return tokens.quotes if any(name.startswith(begun) for name in names) else tokens.quoted
+        return tokens.commas if cursor.text < 0 else tokens.quoted
 
     def _along(
         self, node: int, cursor: Cursor, rivals: tuple[_Rivals, ...], allowed: _Allowed, below: npt.NDArray[np.bool_]
     ) -> Iterator[_Doubt]:
-        """The allowed tokens behind which a text may still repeat an item, as a walk through the tree of tokens.
+        """The allowed tokens behind which a text may still repeat an item or a name, as a walk through the tree of tokens.
 
         Only nodes are visited that have allowed tokens ``below``.
         """
@@ -151,7 +153,7 @@ class UniqueMatcher(WrappedMatcher):
                 yield from ((token, None, ()) for token in self._below(child) if allowed.has(token))
                 continue
             blank = cursor.text < 0 and tokens.byte[child] in _WHITE
-            left = before if blank else _rivals(after, before)
+            left = before if blank else _rivals(after, before, self._paths)
             if left:
                 yield from ((token, after, left) for token in tokens.at.get(child, ()) if allowed.has(token))
                 yield from self._along(child, after, left, allowed, below)
@@ -170,7 +172,7 @@ class UniqueMatcher(WrappedMatcher):
         after = _after(cursor, self._tokens.texts[token], self._paths)
         if after is None or not self.inner.advance(token):
             return False
-        rivals, way = _rivals(after, rivals), way[1:] if token in way[:1] else ()
+        rivals, way = _rivals(after, rivals, self._paths), way[1:] if token in way[:1] else ()
         if rivals and isinstance(after, Cursor) and not way and not _will_differ(after, rivals, self._paths):
             search = _Search(self.inner, self._paths, self._tokens, MAX_WORK)
             found = search.way(after, rivals)
@@ -205,12 +207,13 @@ def _after(cursor: Position | None, text: bytes, paths: UniquePaths) -> Position
     return cursor
 
 
-def _rivals(cursor: Position, before: tuple[_Rivals, ...]) -> tuple[_Rivals, ...]:
-    """For each array whose open item may repeat one before it, these.
+def _rivals(cursor: Position, before: tuple[_Rivals, ...], paths: UniquePaths) -> tuple[_Rivals, ...]:
+    """For each array whose open item may repeat one before it, these; and the names that the open one may repeat.
 
     Args:
         cursor: the position.
         before: the rivals at an earlier position: items that differed there still do.
+        paths: where names may repeat.
     """
     if not cursor.comparing or not isinstance(cursor, Cursor):
         return ()
@@ -228,7 +231,19 @@ def _rivals(cursor: Position, before: tuple[_Rivals, ...]) -> tuple[_Rivals, ...
             values = _values_of(text, level.seen)
         if values:
             found.append(_Rivals(depth, level.item, values, level.seen))
+    names = _names(cursor, paths)
+    if names:
+        begun = beginning_of(cursor.recorded[cursor.text :]) if cursor.text >= 0 else ""
+        repeated = tuple(name for name in names if name.startswith(begun))
+        if repeated:
+            found.append(_Rivals(len(levels), -1, repeated, names))
     return tuple(found)
+
+
+def _names(cursor: Cursor, paths: UniquePaths) -> frozenset[str]:
+    """The names of which the one that is open, or may begin here, may be a repetition."""
+    level = cursor.level
+    return level.names if cursor.in_key and level is not None and paths.unnamed(level.state) else frozenset()
 
 
 @functools.lru_cache(maxsize=256)
@@ -255,15 +270,23 @@ def _by_next_byte(cursor: Cursor, rivals: tuple[_Rivals, ...]) -> dict[int, tupl
 
 def _will_differ(cursor: Cursor, rivals: tuple[_Rivals, ...], paths: UniquePaths) -> bool:
     """Whether the text can be made different from all rivals by what is still to come."""
-    return _varies_within(max(one.depth for one in rivals), cursor, paths)
+    depths = [one.depth for one in rivals if one.item >= 0 or _names_run_out(cursor, paths)]
+    return not depths or _varies_within(max(depths), cursor, paths)
 
 
 def _differs_in_any_case(cursor: Cursor, paths: UniquePaths) -> bool:
     """Whether the same is sure without knowing the rivals: finding them takes time for each item of an array."""
+    if _names(cursor, paths) and _names_run_out(cursor, paths):
+        return False
     levels = list(cursor.levels())
     depths = (len(levels) - above for above, level in enumerate(levels) if level.seen and level.item >= 0)
     innermost = max(depths, default=0)
     return not innermost or _varies_within(innermost, cursor, paths)
+
+
+def _names_run_out(cursor: Cursor, paths: UniquePaths) -> bool:
+    """Whether there may be no other name for the member that begins here."""
+    return cursor.level is not None and paths.limited(cursor.level.state)
 
 
 def _varies_within(depth: int, cursor: Cursor, paths: UniquePaths) -> bool:
@@ -286,7 +309,7 @@ _Key = tuple[bytes, bytes]
 
 
 def _key(cursor: Cursor, rivals: tuple[_Rivals, ...]) -> _Key:
-    begin = min((one.item for one in rivals), default=0)
+    begin = min((one.item for one in rivals if one.item >= 0), default=len(cursor.recorded))
     return cursor.recorded[:begin], spelled_alike(cursor.recorded[begin:])
 
 
@@ -381,7 +404,7 @@ class _Search:
             after = _after(cursor, text, self._paths)
             if not isinstance(after, Cursor):
                 continue
-            left = _rivals(after, rivals)
+            left = _rivals(after, rivals, self._paths)
             if not left or _will_differ(after, left, self._paths):
                 return None
             texts.add(text)
@@ -393,7 +416,7 @@ class _Search:
             for token in blank:
                 after = _after(cursor, self._tokens.texts[token], self._paths)
                 if isinstance(after, Cursor):
-                    later.append((token, after, _rivals(after, rivals)))
+                    later.append((token, after, _rivals(after, rivals, self._paths)))
         return iter(later)
 
     def _goes_through(self, text: bytes, texts: set[bytes]) -> bool:

@@ -29,6 +29,8 @@ class PathState:
         varied_members: members that an object here must have, with values that never run out.
         text: whether every string may be here.
         distinct: whether the members of an object here are counted, so that their names have to differ.
+        unnamed: whether an object here may have members that the schema does not name: the grammar does not compare their names.
+        limited: whether the names of such members may run out.
     """
 
     unique: bool
@@ -39,6 +41,8 @@ class PathState:
     varied_members: frozenset[str] = frozenset()
     text: bool = False
     distinct: bool = False
+    unnamed: bool = False
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,14 @@ class UniquePaths:
     def distinct(self, state: int) -> bool:
         """Whether the names of an object's members have to differ."""
         return state >= 0 and self.states[state].distinct
+
+    def unnamed(self, state: int) -> bool:
+        """Whether an object may have members that the schema does not name."""
+        return state >= 0 and self.states[state].unnamed
+
+    def limited(self, state: int) -> bool:
+        """Whether the names of such members may run out."""
+        return state >= 0 and self.states[state].limited
 
     def varied(self, state: int) -> bool:
         """Whether the values that may be in a place never run out."""

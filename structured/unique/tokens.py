@@ -26,8 +26,6 @@ class ItemTokens:
         opening: tokens that may begin an array or an object and end its first item or member.
         commas: tokens that may end an item outside of strings and begin the next one.
         quoted: tokens that may do so behind the end of a string.
-        quotes: tokens that may end a string that is open.
-        strings: tokens that may hold a whole string.
         order: all tokens with a text, short ones first.
         rank: the index of each token in ``order``; -1 for tokens without a text.
         complete: whether tokens can write every text whose bytes are in any token.
@@ -43,8 +41,6 @@ class ItemTokens:
     opening: npt.NDArray[np.int64]
     commas: npt.NDArray[np.int64]
     quoted: npt.NDArray[np.int64]
-    quotes: npt.NDArray[np.int64]
-    strings: npt.NDArray[np.int64]
     order: npt.NDArray[np.int64]
     rank: npt.NDArray[np.int64]
     complete: bool
@@ -78,8 +74,6 @@ class ItemTokens:
             matching(rb"[\[{].*,"),
             matching(rb","),
             matching(rb'".*,'),
-            matching(rb'"'),
-            matching(rb'".*"'),
             order,
             rank,
             trie.is_complete,

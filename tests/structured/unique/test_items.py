@@ -20,6 +20,7 @@ from small_vocabulary import allowed, vocabulary
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec
+from draftline.structured.language import PropertyOrder
 from draftline.structured.masks import MaskedRow, fill_masks
 from draftline.structured.matcher import Matcher
 from draftline.structured.unique.values import may_become, spelled_alike, value_of
@@ -29,6 +30,7 @@ VOCABULARY = vocabulary(
     "true", "false,", "null", ",null", '"a"', '"a":', '":1', '":1}', '"a":1,', ":true", ":true}", '{"a":1}', '","b',
 )  # fmt: skip
 SIZE = len(VOCABULARY.tokens)
+WITH_TEXT = [token for token, text in enumerate(VOCABULARY.tokens) if text]
 
 
 def unique(items: Any, **more: Any) -> dict[str, Any]:
@@ -63,9 +65,11 @@ FINITE: dict[str, tuple[list[Any], dict[str, Any]]] = {
 
 
 @functools.cache
-def compiled(schema: str) -> CompiledConstraint:
+def compiled(schema: str, order: PropertyOrder = "schema") -> CompiledConstraint:
     compiler = ConstraintCompiler(VOCABULARY)
-    constraint = compiler.compile(ConstraintSpec("json_schema", schema, whitespace="compact", integers="plain"))
+    constraint = compiler.compile(
+        ConstraintSpec("json_schema", schema, whitespace="compact", integers="plain", member_order=order)
+    )
     compiler.close()
     return constraint
 
@@ -165,6 +169,76 @@ def test_random_texts_hold_different_items(name: str) -> None:
             finished += 1
             assert validator.is_valid(json.loads(text)), text
     assert finished
+
+
+def matching(names: str, value: Any) -> dict[str, Any]:
+    return {"type": "object", "patternProperties": {names: value}, "additionalProperties": False}
+
+
+def some_items(source: random.Random) -> Any:
+    """A schema of items, most of which have few values."""
+    kinds = [{"type": "string"}, {"type": "boolean"}, {"enum": ["a", "b", "é"]}, {"const": 1}, {"enum": [1, 10]}]
+    value, other = source.sample(kinds, 2)
+    both = record(k=value, v=other)
+    names = source.choice(["^a$", "^[ab]$", "^a+$", "^(a|b.*)$"])
+    return source.choice([
+        record(k=value), both, {**both, "required": ["k"]}, matching(names, value), {**matching(names, value), "maxProperties": 2},
+        {**matching(names, value), "properties": {"k": other}}, {"type": "object", "additionalProperties": value},
+        unique(value), unique(matching(names, other)), {"anyOf": [value, matching(names, other)]},
+    ])  # fmt: skip
+
+
+def some_array(source: random.Random) -> dict[str, Any]:
+    first = [some_items(source) for _ in range(source.choice([0, 0, 1, 2]))]
+    limits = source.choice([{}, {}, {"maxItems": 3}])
+    return unique(some_items(source), **limits, **({"prefixItems": first} if first else {}))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_every_token_of_a_mask_is_taken_and_others_are_not(seed: int) -> None:
+    source = random.Random(seed)
+    schema = some_array(source)
+    schema = source.choice([schema, record(a=schema), unique(schema)])
+    validator = jsonschema_rs.validator_for(schema)
+    constraint = compiled(json.dumps(schema), source.choice(["schema", "any"]))
+    for _ in range(examples(4)):
+        matcher, text = constraint.begin().matcher, b""
+        while len(text) < 60 and not matcher.finished:
+            legal = mask(matcher)
+            assert legal, text
+            texts = legal - VOCABULARY.eos_ids
+            for token in source.sample(WITH_TEXT, 40) + source.sample(sorted(texts), min(20, len(texts))):
+                taken = matcher.advance(token)
+                assert taken == (token in legal), (text, VOCABULARY.tokens[token])
+                matcher.rollback(taken)
+            likely = {token for token in legal if set(VOCABULARY.tokens[token]) <= set(b'[]{},:"01abkv')}
+            ends = legal & VOCABULARY.eos_ids if text[20:] else set()
+            token = source.choice(sorted(ends or likely or legal))
+            assert matcher.advance(token)
+            text += VOCABULARY.tokens[token] if token not in VOCABULARY.eos_ids else b""
+        assert not matcher.finished or validator.is_valid(json.loads(text)), (schema, text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "more"),
+    [
+        (unique(record(k={"type": "string"})), '[{"k":"a"},{"k":"a', b"ab,]}"),
+        (unique(matching("^a$", {"const": 1})), '[{},{"a":1}', b"]"),
+        (unique(matching("^[ab]$", {"const": 1})), '[{},{"a":1},{"a":1', b","),
+        (unique(matching("^[ab]$", {"const": 1})), '[{"a":1,"', b"b"),
+        (unique(matching("^(a|b.*)$", {})), '[{"a":1,"', b"b"),
+        (unique(BOOLEAN, prefixItems=[{"type": "string"}]), '["a",true,false', b"]"),
+        (unique({"type": "null"}, prefixItems=[{"type": "string"}]), '["a",null', b"]"),
+        (unique({"const": 1}, prefixItems=[{"type": "string"}], maxItems=9), '["a",1', b"]"),
+        (unique({"enum": ["b"]}, prefixItems=[{"type": "string"}]), '["b"', b"]"),
+        (unique(unique(BOOLEAN, prefixItems=[{"type": "string"}])), '[["a",true,false', b"]"),
+    ],
+)
+def test_nothing_may_follow_that_only_repeats(schema: Any, text: str, more: bytes) -> None:
+    matcher = compiled(json.dumps(schema)).begin().matcher
+    assert all(matcher.advance(token) for token in VOCABULARY.encode(text))
+    legal = {VOCABULARY.tokens[token] for token in mask(matcher)}
+    assert {one for one in b'ab,]}"' if bytes([one]) in legal} == set(more)
 
 
 values = st.recursive(
