@@ -2,6 +2,9 @@
 
 Lookarounds, backreferences and word boundaries are not translated: `UntranslatablePatternError` names them. Capturing
 groups and lazy repetitions do not change the language, so they are read as plain ones.
+
+A text has no surrogates, so a class has none, whichever of its ranges hold some. Only one of high surrogates right before one
+of low ones means the characters that these pairs are.
 """
 
 import functools
@@ -25,6 +28,8 @@ _HEX2: Final = re.compile(r"x([0-9A-Fa-f]{2})")
 _HEX4: Final = re.compile(r"u([0-9A-Fa-f]{4})")
 _HEX_BRACED: Final = re.compile(r"u\{([0-9A-Fa-f]{1,6})\}")
 _PROPERTY: Final = re.compile(r"[pP]\{([A-Za-z_]+=)?([A-Za-z_]+)\}")
+_LOW_SURROGATES: Final = (0xDC00, 0xDFFF)
+_SURROGATE: Final = "a surrogate that is not one of a pair"
 _CLASSES: Final = {"d": charset.DIGIT, "w": charset.WORD, "s": charset.SPACE}
 _CONTROLS: Final = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r"}
 
@@ -93,16 +98,31 @@ class _Parser(PatternReader):
         if self.eat("."):
             return Chars(charset.complement(charset.LINE_END))
         if self.eat("["):
-            return self._class()
+            return self._characters(self._class())
         if self.peek() in ("*", "+", "?"):
             raise UntranslatablePatternError(f"nothing to repeat at offset {self.position}")
         if self.eat("\\"):
             if self.peek() in ("b", "B"):
                 raise UntranslatablePatternError("the word boundary \\b")
-            return Chars(self._escape())
+            return self._characters(self._escape())
         character = self.peek()
         self.position += 1
-        return Chars(charset.of(character))
+        return self._characters(_code(ord(character)))
+
+    def _characters(self, ranges: CharSet) -> Node:
+        """One character of some ranges, which may hold surrogates; or one that a pair of surrogates stands for."""
+        characters = charset.charset(ranges)
+        if characters or not ranges:
+            return Chars(characters)
+        if any(high >= _LOW_SURROGATES[0] for _, high in ranges):
+            raise UntranslatablePatternError(_SURROGATE)
+        lows = self._class() if self.eat("[") else self._escape() if self.eat("\\") else ()
+        # A repetition would be one of the low surrogate alone.
+        outside = any(low < _LOW_SURROGATES[0] or high > _LOW_SURROGATES[1] for low, high in lows)
+        if not lows or outside or self.peek() in ("*", "+", "?", "{"):
+            raise UntranslatablePatternError(_SURROGATE)
+        units = [unit for low, high in ranges for unit in range(low, high + 1)]
+        return Chars(charset.charset((_paired(unit, low), _paired(unit, high)) for unit in units for low, high in lows))
 
     def _group(self, nesting: int) -> Node:
         for opening, name in (("?=", "lookahead"), ("?!", "lookahead"), ("?<=", "lookbehind"), ("?<!", "lookbehind")):
@@ -117,9 +137,10 @@ class _Parser(PatternReader):
             raise UntranslatablePatternError("a group without its ')'")
         return inner
 
-    def _class(self) -> Node:
+    def _class(self) -> CharSet:
+        """The ranges of a class, which may overlap and hold surrogates."""
         negated = self.eat("^")
-        members: list[CharSet] = []
+        members: list[tuple[int, int]] = []
         while not self.eat("]"):
             low = self._class_atom()
             if self.text.startswith("-", self.position) and not self.text.startswith("-]", self.position):
@@ -129,17 +150,16 @@ class _Parser(PatternReader):
                 if _single(low) is None or _single(high) is None:
                     # As in browsers: with \w on either side, "-" is a character.
                     self.position = before
-                    members.extend([low, charset.of("-")])
+                    members.extend([*low, *charset.of("-")])
                     self.position += 1
                     continue
                 first, last = _single(low) or 0, _single(high) or 0
                 if first > last:
                     raise UntranslatablePatternError("a character range in reverse order")
-                members.append(charset.charset([(first, last)]))
+                members.append((first, last))
             else:
-                members.append(low)
-        united = charset.union(*members)
-        return Chars(charset.complement(united) if negated else united)
+                members.extend(low)
+        return charset.complement(charset.charset(members)) if negated else tuple(members)
 
     def _class_atom(self) -> CharSet:
         if self.position >= len(self.text):
@@ -148,7 +168,7 @@ class _Parser(PatternReader):
             return charset.of("\b") if self.eat("b") else self._escape()
         character = self.peek()
         self.position += 1
-        return charset.of(character)
+        return _code(ord(character))
 
     def _escape(self) -> CharSet:
         letter = self.peek()
@@ -165,7 +185,9 @@ class _Parser(PatternReader):
             return charset.of(chr(ord(self.text[self.position - 1]) % 32))
         found = self.match(_HEX2) or self.match(_HEX_BRACED)
         if found:
-            return charset.charset([(int(found[1], 16), int(found[1], 16))])
+            if (code := int(found[1], 16)) > sys.maxunicode:
+                raise UntranslatablePatternError(f"the escape \\{found[0]}")
+            return _code(code)
         if (found := self.match(_HEX4)) is not None:
             return self._utf16(int(found[1], 16))
         if (found := self.match(_PROPERTY)) is not None:
@@ -185,9 +207,17 @@ class _Parser(PatternReader):
             follows = _HEX4.match(self.text, self.position + 1)
             if follows and 0xDC00 <= (low := int(follows[1], 16)) <= 0xDFFF:
                 self.position = follows.end()
-                code = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00)
-                return charset.charset([(code, code)])
-        return charset.charset([(unit, unit)])
+                return _code(_paired(unit, low))
+        return _code(unit)
+
+
+def _code(code: int) -> CharSet:
+    return ((code, code),)
+
+
+def _paired(high: int, low: int) -> int:
+    """The character that two surrogates stand for."""
+    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)
 
 
 def _single(characters: CharSet) -> int | None:

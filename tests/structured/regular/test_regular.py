@@ -10,7 +10,7 @@ import pytest
 from draftline.structured.regular import charset, ecma
 from draftline.structured.regular.dfa import Part, TooComplexError, build, conjunction, is_empty
 from draftline.structured.regular.expression import searching, to_tree, without_anchors
-from draftline.structured.regular.syntax import NEVER, literal
+from draftline.structured.regular.syntax import NEVER, Chars, literal
 
 PATTERNS = [
     "foo",
@@ -62,6 +62,13 @@ def test_patterns_match_where_pythons_do(pattern: str) -> None:
         ("*a", "nothing to repeat"),
         (r"\Z", "escape"),
         ("(?i)a", "group"),
+        (r"\u{110000}", "escape"),
+        (r"^[\ud800-\udfff]$", "surrogate"),
+        (r"^\udc00$", "surrogate"),
+        (r"[\ud800-\udbff](?:[\udc00-\udfff])", "surrogate"),
+        (r"[\ud800-\udbff][\udc00-\udfff]+", "surrogate"),
+        (r"[\ud800-\udbff][\udbff-\udfff]", "surrogate"),
+        (r"\ud83da", "surrogate"),
     ],
 )
 def test_untranslatable_patterns_say_why(pattern: str, reason: str) -> None:
@@ -75,6 +82,22 @@ def test_characters_are_code_points_and_properties_follow_unicode() -> None:
     assert not letters.matches("1😀😀٣")
     assert charset.complement(charset.complement(charset.SPACE)) == charset.SPACE
     assert charset.intersection(charset.WORD, charset.complement(charset.WORD)) == charset.NONE
+
+
+@pytest.mark.parametrize(
+    ("pattern", "characters"),
+    [
+        (r"^[a\ud800-\udfff]$", [(0x61, 0x61)]),
+        (r"^[\ud7ff-\ud900]$", [(0xD7FF, 0xD7FF)]),
+        (r"^[\ud900-\ue000]$", [(0xE000, 0xE000)]),
+        (r"^[^\ud800-\udfff\0-\u{fffe}\u{10000}-\u{10ffff}]$", [(0xFFFF, 0xFFFF)]),
+        ("^[b\ud800-\udfff]$", [(0x62, 0x62)]),
+        (r"^(?:[\ud800-\udbff][\udc00-\udfff])$", [(0x10000, 0x10FFFF)]),
+        (r"^(?:\ud83c[\udde6-\uddff]|[\ud83d\ud83c]\udde5)$", [(0x1F1E5, 0x1F1FF), (0x1F5E5, 0x1F5E5)]),
+    ],
+)
+def test_surrogates_are_no_characters_but_pairs_are(pattern: str, characters: list[tuple[int, int]]) -> None:
+    assert without_anchors(ecma.parse(pattern)) == Chars(charset.charset(characters))
 
 
 def test_conjunction_and_emptiness() -> None:
