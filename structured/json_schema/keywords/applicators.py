@@ -48,10 +48,7 @@ def _reference(expander: Expander, location: Location, keyword: str) -> Clause:
 
 
 def _branches(expander: Expander, location: Location, keyword: str) -> list[Location]:
-    given = location.schema[keyword]
-    if not isinstance(given, list) or not given:
-        raise invalid(location, keyword, "a non-empty list of schemas")
-    return [expander.document.child(location, keyword, index) for index in range(len(given))]
+    return [expander.document.child(location, keyword, index) for index in range(len(location.schema[keyword]))]
 
 
 def applicator_clauses(expander: Expander, location: Location) -> Iterator[Clause]:

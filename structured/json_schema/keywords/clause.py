@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from fractions import Fraction
 from typing import Final, Protocol
 
 from draftline.structured.errors import InvalidConstraintError
@@ -135,17 +134,11 @@ def max_count(location: Location, keyword: str) -> int | None:
 
 def _count(location: Location, keyword: str) -> int | None:
     value = location.schema.get(keyword)
-    if value is None:
-        return None
-    if not is_number(value) or Fraction(value).denominator != 1 or value < 0:
-        raise invalid(location, keyword, "a non-negative integer")
-    return int(value)
+    return None if value is None else int(value)
 
 
-def pattern_set(expander: Expander, location: Location, keyword: str, pattern: Json) -> StringSet | None:
+def pattern_set(expander: Expander, location: Location, keyword: str, pattern: str) -> StringSet | None:
     """The strings that contain a match of a pattern; None, with a report, if it cannot be translated."""
-    if not isinstance(pattern, str):
-        raise invalid(location, keyword, "a string")
     try:
         return StringSet(patterns=frozenset([without_anchors(ecma.parse(pattern))]))
     except (ecma.UntranslatablePatternError, TooComplexError) as error:

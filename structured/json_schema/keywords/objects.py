@@ -12,7 +12,6 @@ from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
     absent,
-    invalid,
     max_count,
     min_count,
     not_of,
@@ -58,11 +57,6 @@ def _object(expander: Expander, location: Location) -> Clause:
     properties = schema.get("properties", {})
     patterns = schema.get("patternProperties", {})
     required = schema.get("required", [])
-    for keyword, value in (("properties", properties), ("patternProperties", patterns)):
-        if not isinstance(value, dict):
-            raise invalid(location, keyword, "an object")
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise invalid(location, "required", "a list of names")
     minimum = min_count(location, "minProperties")
     maximum = max_count(location, "maxProperties")
     keyword = next(one for one in _OBJECT_KEYWORDS if one in schema)
@@ -198,12 +192,9 @@ def _dependencies(expander: Expander, location: Location) -> Iterator[Clause]:
             continue
         if keyword != "dependencies" and location.dialect <= Dialect.DRAFT7:
             continue
-        given = schema[keyword]
-        if not isinstance(given, dict):
-            raise invalid(location, keyword, "an object")
-        for name, needed in given.items():
+        for name, needed in schema[keyword].items():
             if isinstance(needed, list):
-                yield _dependency(keyword, name, [str(one) for one in needed])
+                yield _dependency(keyword, name, needed)
             else:
                 yield _dependent_schema(expander, location, keyword, name)
 

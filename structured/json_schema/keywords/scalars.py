@@ -14,7 +14,6 @@ from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
     invalid,
-    is_number,
     max_count,
     min_count,
     not_of,
@@ -77,12 +76,9 @@ def _numeric(location: Location) -> Iterator[Clause]:
     schema = location.schema
     found: dict[str, Fraction] = {}
     for keyword in _NUMBER_KEYWORDS:
-        value = schema.get(keyword)
-        if value is None or (location.dialect == Dialect.DRAFT4 and keyword.startswith("exclusive")):
-            continue
-        if not is_number(value) or (keyword == "multipleOf" and value <= 0):
-            raise invalid(location, keyword, "a number")
-        found[keyword] = Fraction(value) if keyword == "multipleOf" else numbers.read_number(value)
+        if keyword in schema and not isinstance(schema[keyword], bool):  # the exclusive ones of draft 4
+            value = schema[keyword]
+            found[keyword] = Fraction(value) if keyword == "multipleOf" else numbers.read_number(value)
     low_open = high_open = False
     if location.dialect == Dialect.DRAFT4:
         low_open, high_open = schema.get("exclusiveMinimum") is True, schema.get("exclusiveMaximum") is True
@@ -124,8 +120,6 @@ def _lengths(location: Location) -> Clause:
 
 def _format(expander: Expander, location: Location) -> Iterator[Clause]:
     name = location.schema["format"]
-    if not isinstance(name, str):
-        raise invalid(location, "format", "a string")
     if name == "double":
         doubles = unite(not_of("number"), Shapes(numbers=(NumberSet(binary64=True),)))
         yield Clause("format", lambda: doubles, None)

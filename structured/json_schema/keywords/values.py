@@ -11,7 +11,6 @@ from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
     absent,
-    invalid,
     is_number,
     not_of,
 )
@@ -40,8 +39,6 @@ def value_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
     """The clauses of enum and const."""
     schema = location.schema
     if "enum" in schema:
-        if not isinstance(schema["enum"], list):
-            raise invalid(location, "enum", "a list")
         yield _values(expander, location, "enum", schema["enum"])
     if "const" in schema and location.dialect >= Dialect.DRAFT6:
         yield _values(expander, location, "const", [schema["const"]])

@@ -1,0 +1,115 @@
+"""The values that keywords may have, as the drafts' metaschemas say. A malformed one would constrain nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from draftline.structured.json_schema.document import Dialect, Document, Json, Location
+from draftline.structured.json_schema.keywords.clause import invalid, is_number
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Values that a keyword may have.
+
+    Attributes:
+        expected: what an error says that they are.
+        fits: whether a value is one, whatever the schemas in it are.
+        schemas: the paths to the schemas in one.
+    """
+
+    expected: str
+    fits: Callable[[Json], bool]
+    schemas: Callable[[Json], Iterable[tuple[str | int, ...]]] = lambda value: ()
+
+
+def _is_names(value: Json) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
+
+
+def _is_count(value: Json) -> bool:
+    return is_number(value) and value >= 0 and Fraction(value).denominator == 1
+
+
+def _is_dependencies(value: Json) -> bool:
+    return isinstance(value, dict) and all(_is_names(one) for one in value.values() if isinstance(one, list))
+
+
+_BOOLEAN: Final = _Kind("true or false", lambda value: isinstance(value, bool))
+_NUMBER: Final = _Kind("a number", is_number)
+_STEP: Final = _Kind("a number above zero", lambda value: is_number(value) and value > 0)
+_COUNT: Final = _Kind("a non-negative integer", _is_count)
+_STRING: Final = _Kind("a string", lambda value: isinstance(value, str))
+_LIST: Final = _Kind("a list", lambda value: isinstance(value, list))
+_NAMES: Final = _Kind("a list of different names", _is_names)
+_SCHEMA: Final = _Kind("a schema", lambda value: True, lambda value: [()])
+_SCHEMAS: Final = _Kind(
+    "a non-empty list of schemas",
+    lambda value: isinstance(value, list) and bool(value),
+    lambda value: [(index,) for index in range(len(value))],
+)
+_SCHEMAS_BY_NAME: Final = _Kind(
+    "an object", lambda value: isinstance(value, dict), lambda value: [(name,) for name in value]
+)
+_NAMES_BY_NAME: Final = _Kind(
+    "an object of lists of different names",
+    lambda value: isinstance(value, dict) and all(map(_is_names, value.values())),
+)
+_DEPENDENCIES: Final = _Kind(
+    "an object of schemas and lists of different names",
+    _is_dependencies,
+    lambda value: [(name,) for name, one in value.items() if not isinstance(one, list)],
+)
+
+_D4, _D6, _D7, _D2019, _D2020 = Dialect
+
+# The first and the last draft of some keywords, and the kind of their values. "$ref" and "type" are checked where they are read.
+_KEYWORDS: Final[tuple[tuple[Dialect, Dialect, _Kind, tuple[str, ...]], ...]] = (
+    (_D4, _D2020, _NUMBER, ("maximum", "minimum")),
+    (_D4, _D4, _BOOLEAN, ("exclusiveMaximum", "exclusiveMinimum")),
+    (_D6, _D2020, _NUMBER, ("exclusiveMaximum", "exclusiveMinimum")),
+    (_D4, _D2020, _STEP, ("multipleOf",)),
+    (_D4, _D2020, _COUNT, ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")),
+    (_D2019, _D2020, _COUNT, ("maxContains", "minContains")),
+    (_D4, _D2020, _BOOLEAN, ("uniqueItems",)),
+    (_D4, _D2020, _STRING, ("format", "pattern")),
+    (_D4, _D2020, _LIST, ("enum",)),
+    (_D4, _D2020, _NAMES, ("required",)),
+    (_D4, _D2020, _SCHEMA, ("additionalProperties", "not")),
+    (_D4, _D2019, _SCHEMA, ("additionalItems",)),
+    (_D6, _D2020, _SCHEMA, ("contains", "propertyNames")),
+    (_D7, _D2020, _SCHEMA, ("else", "if", "then")),
+    (_D2019, _D2020, _SCHEMA, ("unevaluatedItems", "unevaluatedProperties")),
+    (_D2020, _D2020, _SCHEMA, ("items",)),
+    (_D4, _D2020, _SCHEMAS, ("allOf", "anyOf", "oneOf")),
+    (_D2020, _D2020, _SCHEMAS, ("prefixItems",)),
+    (_D4, _D2020, _SCHEMAS_BY_NAME, ("definitions", "patternProperties", "properties")),
+    (_D2019, _D2020, _SCHEMAS_BY_NAME, ("$defs", "dependentSchemas")),
+    (_D2019, _D2020, _NAMES_BY_NAME, ("dependentRequired",)),
+    (_D4, _D2020, _DEPENDENCIES, ("dependencies",)),
+)  # fmt: skip
+
+_KINDS: Final = {
+    dialect: {name: kind for first, last, kind, names in _KEYWORDS if first <= dialect <= last for name in names}
+    for dialect in Dialect
+}
+
+
+def check_values(document: Document, location: Location) -> None:
+    """Check the values of a schema's keywords, but not what is in the schemas in them.
+
+    Raises:
+        InvalidConstraintError: one is malformed.
+    """
+    kinds = _KINDS[location.dialect]
+    for keyword, value in location.schema.items():
+        kind = kinds.get(keyword)
+        if kind is None:
+            continue
+        if not kind.fits(value):
+            raise invalid(location, keyword, kind.expected)
+        for path in kind.schemas(value):
+            document.child(location, keyword, *path)

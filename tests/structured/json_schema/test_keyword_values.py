@@ -1,0 +1,64 @@
+"""A malformed value of a keyword makes a schema invalid in the drafts that know the keyword, and in no other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema import json_schema_language
+
+DRAFTS = {
+    4: "http://json-schema.org/draft-04/schema#",
+    6: "http://json-schema.org/draft-06/schema#",
+    7: "http://json-schema.org/draft-07/schema#",
+    2019: "https://json-schema.org/draft/2019-09/schema",
+    2020: "https://json-schema.org/draft/2020-12/schema",
+}
+COUNTS = ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"]
+EVERY = list(DRAFTS)
+MALFORMED: list[tuple[str, Any, list[int]]] = [
+    *((keyword, None, EVERY) for keyword in [*COUNTS, "minimum", "maximum", "multipleOf", "exclusiveMinimum", "exclusiveMaximum"]),
+    *((keyword, 1.5, EVERY) for keyword in COUNTS),
+    *((keyword, 10, [4]) for keyword in ("exclusiveMinimum", "exclusiveMaximum")),
+    *((keyword, True, [6, 7, 2019, 2020]) for keyword in ("exclusiveMinimum", "exclusiveMaximum")),
+    *((keyword, value, [2019, 2020]) for keyword in ("minContains", "maxContains") for value in (None, "1", -1)),
+    *(("uniqueItems", value, EVERY) for value in ("true", 1, None)),
+    *(("prefixItems", value, [2020]) for value in ({}, True, [], [1])),
+    *((keyword, value, [7, 2019, 2020]) for keyword in ("if", "then", "else") for value in (1, None, [])),
+    *(("$defs", value, [2019, 2020]) for value in (1, [], {"a": 1})),
+    ("definitions", 1, EVERY),
+    ("additionalItems", 5, [4, 6, 7, 2019]),
+    ("multipleOf", 0, EVERY),
+    ("pattern", None, EVERY),
+    *(("required", value, EVERY) for value in ("a", [1], ["a", "a"])),
+    *(("dependentSchemas", value, [2019, 2020]) for value in ([], {"a": ["b"]})),
+    *(("dependentRequired", {"a": value}, [2019, 2020]) for value in ({"required": ["b"]}, True, [1], ["b", "b"], "b")),
+    *(("dependencies", {"a": value}, EVERY) for value in ([1], ["b", "b"], "b")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keyword", "value", "drafts"), MALFORMED, ids=str)
+def test_a_malformed_value_is_refused_by_keyword_and_place(keyword: str, value: Any, drafts: list[int]) -> None:
+    for draft, uri in DRAFTS.items():
+        schema = json.dumps({"$schema": uri, "properties": {"x/y": {"items": True, keyword: value}}})
+        if draft in drafts:
+            with pytest.raises(InvalidConstraintError, match=rf"^/properties/x~1y/{keyword.replace('$', '.')}[/:]"):
+                json_schema_language(schema)
+        else:
+            assert not json_schema_language(schema).unenforced
+
+
+@pytest.mark.parametrize(
+    ("draft", "schema"),
+    [
+        (4, {"maximum": 1, "exclusiveMaximum": True, "minimum": 0, "exclusiveMinimum": False}),
+        (7, {"dependencies": {"a": ["b"], "b": {"required": ["c"]}, "c": True}, "items": [True], "additionalItems": False}),
+        (2020, {"dependentRequired": {"a": [], "b": ["a"]}, "dependentSchemas": {"a": {"required": ["b"]}, "b": True}}),
+        (2020, {"minLength": 1.0, "maxItems": 2e0, "uniqueItems": False, "minContains": 0, "then": False, "$defs": {}}),
+    ],
+)  # fmt: skip
+def test_well_formed_values_are_not(draft: int, schema: dict[str, Any]) -> None:
+    assert not json_schema_language(json.dumps({"$schema": DRAFTS[draft], **schema})).unenforced
