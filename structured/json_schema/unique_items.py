@@ -14,8 +14,8 @@ from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.graph import Graph, where
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.shapes import NEVER, NOTHING, ArrayShape, Demands, ObjectShape, Shapes
-from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
-from draftline.structured.json_schema.variety import ENDLESS, Variety
+from draftline.structured.json_schema.strings import ALL_STRINGS
+from draftline.structured.json_schema.variety import ENDLESS, Variety, never_runs_out
 from draftline.structured.unique.paths import NOWHERE, TEXT, VARIED, PathState, UniquePaths
 
 MAX_STATES: Final = 2_000
@@ -79,7 +79,8 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
                 _all_strings(graph.nodes[value] for value in place),
                 any(map(_counts_names, objects)),
                 any(shape.others for shape in objects),
-                any(_may_run_out(members.names) for shape in objects for members in shape.others),
+                any(not never_runs_out(members.names) for shape in objects for members in shape.others),
+                bool(objects) and all(map(_is_open, objects)),
             )
         )
     pointers = [normaliser.place(pointer, "uniqueItems") for pointer in everything]
@@ -93,9 +94,9 @@ def _counts_names(shape: ObjectShape) -> bool:
     return bool(shape.others) and shape.min_members > len(shape.required) + 1
 
 
-def _may_run_out(names: StringSet) -> bool:
-    """Whether all names that begin in some way may have been there."""
-    return names.only is not None or names.max_length is not None or bool(names.patterns or names.not_patterns)
+def _is_open(shape: ObjectShape) -> bool:
+    """Whether another member may always come."""
+    return shape.max_members is None and any(never_runs_out(members.names) for members in shape.others)
 
 
 def all_items(shape: ArrayShape) -> Iterable[Demands]:

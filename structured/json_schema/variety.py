@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -108,6 +109,21 @@ def _of_strings(strings: StringSet) -> int:
         return _words(dfa.build(string_tree(strings)))
     except dfa.TooComplexError:
         return 0
+
+
+@functools.lru_cache(maxsize=1024)
+def never_runs_out(strings: StringSet) -> bool:
+    """Whether endlessly many strings of a set go on from each beginning of one. False may mean that no proof was found."""
+    if strings.only is not None or strings.max_length is not None:
+        return False
+    if not strings.patterns and not strings.not_patterns:
+        return True
+    try:
+        automaton = dfa.build(string_tree(strings))
+    except dfa.TooComplexError:
+        return False
+    alive = set(dfa.alive_states(automaton))
+    return all(not alive.isdisjoint(automaton.steps[state]) for state in alive)
 
 
 def _words(automaton: dfa.Dfa) -> int:

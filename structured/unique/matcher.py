@@ -39,15 +39,17 @@ class _Rivals(NamedTuple):
 
     Attributes:
         depth: how many arrays and objects are open down to this one.
-        item: where the item begins; -1 for a name.
+        item: where the item that is open begins.
         values: what it may repeat.
         seen: all items or names so far.
+        is_name: whether a name is open.
     """
 
     depth: int
     item: int
     values: tuple[Value, ...]
     seen: frozenset[Value]
+    is_name: bool = False
 
 
 _Doubt = tuple[int, Cursor | None, tuple[_Rivals, ...]]
@@ -236,7 +238,8 @@ def _rivals(cursor: Position, before: tuple[_Rivals, ...], paths: UniquePaths) -
         begun = beginning_of(cursor.recorded[cursor.text :]) if cursor.text >= 0 else ""
         repeated = tuple(name for name in names if name.startswith(begun))
         if repeated:
-            found.append(_Rivals(len(levels), -1, repeated, names))
+            item = next((level.item for level in levels if level.is_array), 0)
+            found.append(_Rivals(len(levels), max(item, 0), repeated, names, is_name=True))
     return tuple(found)
 
 
@@ -270,7 +273,7 @@ def _by_next_byte(cursor: Cursor, rivals: tuple[_Rivals, ...]) -> dict[int, tupl
 
 def _will_differ(cursor: Cursor, rivals: tuple[_Rivals, ...], paths: UniquePaths) -> bool:
     """Whether the text can be made different from all rivals by what is still to come."""
-    depths = [one.depth for one in rivals if one.item >= 0 or _names_run_out(cursor, paths)]
+    depths = [one.depth for one in rivals if not one.is_name or _names_run_out(cursor, paths)]
     return not depths or _varies_within(max(depths), cursor, paths)
 
 
@@ -301,7 +304,9 @@ def _varies_within(depth: int, cursor: Cursor, paths: UniquePaths) -> bool:
 
 
 def _is_varied(level: Level, paths: UniquePaths) -> bool:
-    return not level.is_array and bool(paths.varied_members(level.state) - level.names)
+    if level.is_array:
+        return False
+    return paths.open(level.state) or bool(paths.varied_members(level.state) - level.names)
 
 
 _Key = tuple[bytes, bytes]
@@ -309,7 +314,7 @@ _Key = tuple[bytes, bytes]
 
 
 def _key(cursor: Cursor, rivals: tuple[_Rivals, ...]) -> _Key:
-    begin = min((one.item for one in rivals if one.item >= 0), default=len(cursor.recorded))
+    begin = min((one.item for one in rivals), default=0)
     return cursor.recorded[:begin], spelled_alike(cursor.recorded[begin:])
 
 

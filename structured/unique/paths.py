@@ -31,6 +31,7 @@ class PathState:
         distinct: whether the members of an object here are counted, so that their names have to differ.
         unnamed: whether an object here may have members that the schema does not name: the grammar does not compare their names.
         limited: whether the names of such members may run out.
+        open: whether another member may come to an object here, whatever it has.
     """
 
     unique: bool
@@ -43,6 +44,7 @@ class PathState:
     distinct: bool = False
     unnamed: bool = False
     limited: bool = False
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,10 @@ class UniquePaths:
     def limited(self, state: int) -> bool:
         """Whether the names of such members may run out."""
         return state >= 0 and self.states[state].limited
+
+    def open(self, state: int) -> bool:
+        """Whether another member may come to an object, whatever it has."""
+        return state >= 0 and self.states[state].open
 
     def varied(self, state: int) -> bool:
         """Whether the values that may be in a place never run out."""
