@@ -7,9 +7,7 @@ inner matcher is asked how the text may go on: from `{"a":1` to `}`, or from `{"
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -18,10 +16,11 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from draftline.structured.matcher import Matcher, Words, WrappedMatcher
-from draftline.structured.unique.cursor import Cursor, Level, Position, Reasoning
+from draftline.structured.unique.cursor import Cursor, Position, Reasoning
 from draftline.structured.unique.paths import UniquePaths
+from draftline.structured.unique.rivals import Rivals, by_next_byte, differs_in_any_case, rivals_at, will_differ
 from draftline.structured.unique.tokens import ItemTokens
-from draftline.structured.unique.values import Value, beginning_of, endings, may_become, spelled_alike, string_of
+from draftline.structured.unique.values import spelled_alike
 
 MAX_WORK: Final = 6_000
 """The most comparisons of a text with an item for one mask, so that other outputs do not wait. Then texts count as repeating
@@ -31,28 +30,8 @@ _QUESTION: Final = 30
 """What a mask of the inner matcher counts, in comparisons."""
 
 _WHITE: Final = b" \t\n\r"
-_BACKSLASH: Final = ord("\\")
 
-
-class _Rivals(NamedTuple):
-    """What the open item of an array, or the open name of an object's member, may still turn out to repeat.
-
-    Attributes:
-        depth: how many arrays and objects are open down to this one.
-        item: where the item that is open begins.
-        values: what it may repeat.
-        seen: all items or names so far.
-        is_name: whether a name is open.
-    """
-
-    depth: int
-    item: int
-    values: tuple[Value, ...]
-    seen: frozenset[Value]
-    is_name: bool = False
-
-
-_Doubt = tuple[int, Cursor | None, tuple[_Rivals, ...]]
+_Doubt = tuple[int, Cursor | None, tuple[Rivals, ...]]
 """A token, the position behind it, and its rivals there."""
 
 
@@ -66,7 +45,7 @@ class _Place(NamedTuple):
     """
 
     cursor: Position
-    rivals: tuple[_Rivals, ...] = ()
+    rivals: tuple[Rivals, ...] = ()
     way: tuple[int, ...] = ()
 
 
@@ -108,7 +87,7 @@ class UniqueMatcher(WrappedMatcher):
                 token = next(ways)
                 bits[token >> 5] = np.uint32(1) << np.uint32(token & 31)
 
-    def _doubtful(self, cursor: Position, rivals: tuple[_Rivals, ...], allowed: _Allowed) -> Iterator[_Doubt]:
+    def _doubtful(self, cursor: Position, rivals: tuple[Rivals, ...], allowed: _Allowed) -> Iterator[_Doubt]:
         """The allowed tokens that may be wrong, each with the position behind it and its rivals.
 
         The position is None if the token ends a repeating item.
@@ -118,8 +97,8 @@ class UniqueMatcher(WrappedMatcher):
             after = _after(cursor, self._tokens.texts[token], self._paths)
             if after is None:
                 yield token, None, ()
-            elif isinstance(after, Cursor) and not _differs_in_any_case(after, self._paths):
-                left = _rivals(after, rivals, self._paths)
+            elif isinstance(after, Cursor) and not differs_in_any_case(after, self._paths):
+                left = rivals_at(after, rivals, self._paths)
                 if left:
                     yield token, after, left
         if not rivals or not isinstance(cursor, Cursor):
@@ -138,14 +117,14 @@ class UniqueMatcher(WrappedMatcher):
         return tokens.commas if cursor.text < 0 else tokens.quoted
 
     def _along(
-        self, node: int, cursor: Cursor, rivals: tuple[_Rivals, ...], allowed: _Allowed, below: npt.NDArray[np.bool_]
+        self, node: int, cursor: Cursor, rivals: tuple[Rivals, ...], allowed: _Allowed, below: npt.NDArray[np.bool_]
     ) -> Iterator[_Doubt]:
         """The allowed tokens behind which a text may still repeat an item or a name, as a walk through the tree of tokens.
 
         Only nodes are visited that have allowed tokens ``below``.
         """
         tokens = self._tokens
-        expected = _by_next_byte(cursor, rivals)
+        expected = by_next_byte(cursor, rivals)
         for child in range(tokens.first[node], tokens.first[node + 1]):
             before = rivals if expected is None else expected.get(tokens.byte[child], ())
             if not before or not below[child]:
@@ -155,7 +134,7 @@ class UniqueMatcher(WrappedMatcher):
                 yield from ((token, None, ()) for token in self._below(child) if allowed.has(token))
                 continue
             blank = cursor.text < 0 and tokens.byte[child] in _WHITE
-            left = before if blank else _rivals(after, before, self._paths)
+            left = before if blank else rivals_at(after, before, self._paths)
             if left:
                 yield from ((token, after, left) for token in tokens.at.get(child, ()) if allowed.has(token))
                 yield from self._along(child, after, left, allowed, below)
@@ -174,8 +153,8 @@ class UniqueMatcher(WrappedMatcher):
         after = _after(cursor, self._tokens.texts[token], self._paths)
         if after is None or not self.inner.advance(token):
             return False
-        rivals, way = _rivals(after, rivals, self._paths), way[1:] if token in way[:1] else ()
-        if rivals and isinstance(after, Cursor) and not way and not _will_differ(after, rivals, self._paths):
+        rivals, way = rivals_at(after, rivals, self._paths), way[1:] if token in way[:1] else ()
+        if rivals and isinstance(after, Cursor) and not way and not will_differ(after, rivals, self._paths):
             search = _Search(self.inner, self._paths, self._tokens, MAX_WORK)
             found = search.way(after, rivals)
             if found is None and search.has_ended_early and self._is_last(token):
@@ -209,111 +188,11 @@ def _after(cursor: Position | None, text: bytes, paths: UniquePaths) -> Position
     return cursor
 
 
-def _rivals(cursor: Position, before: tuple[_Rivals, ...], paths: UniquePaths) -> tuple[_Rivals, ...]:
-    """For each array whose open item may repeat one before it, these; and the names that the open one may repeat.
-
-    Args:
-        cursor: the position.
-        before: the rivals at an earlier position: items that differed there still do.
-        paths: where names may repeat.
-    """
-    if not cursor.comparing or not isinstance(cursor, Cursor):
-        return ()
-    known = {(one.depth, one.item): one for one in before}
-    found: list[_Rivals] = []
-    levels = list(cursor.levels())
-    for above, level in enumerate(levels):
-        if not level.seen or level.item < 0:
-            continue
-        depth, text = len(levels) - above, cursor.recorded[level.item :]
-        earlier = known.get((depth, level.item))
-        if earlier is not None and earlier.seen is level.seen:
-            values = tuple(value for value in earlier.values if may_become(text, value))
-        else:
-            values = _values_of(text, level.seen)
-        if values:
-            found.append(_Rivals(depth, level.item, values, level.seen))
-    names = _names(cursor, paths)
-    if names:
-        begun = beginning_of(cursor.recorded[cursor.text :]) if cursor.text >= 0 else ""
-        repeated = tuple(name for name in names if name.startswith(begun))
-        if repeated:
-            item = next((level.item for level in levels if level.is_array), 0)
-            found.append(_Rivals(len(levels), max(item, 0), repeated, names, is_name=True))
-    return tuple(found)
-
-
-def _names(cursor: Cursor, paths: UniquePaths) -> frozenset[str]:
-    """The names of which the one that is open, or may begin here, may be a repetition."""
-    level = cursor.level
-    return level.names if cursor.in_key and level is not None and paths.unnamed(level.state) else frozenset()
-
-
-@functools.lru_cache(maxsize=256)
-def _values_of(text: bytes, seen: frozenset[Value]) -> tuple[Value, ...]:
-    """The values that a text may become. Many tokens begin the next item alike."""
-    return tuple(value for value in seen if may_become(text, value))
-
-
-def _by_next_byte(cursor: Cursor, rivals: tuple[_Rivals, ...]) -> dict[int, tuple[_Rivals, ...]] | None:
-    """For each byte, the rivals that a text may still become behind it; None if every byte may lead to all of them."""
-    begun = string_of(cursor.recorded[cursor.text :]) if cursor.text >= 0 else None
-    if begun is None:
-        return None
-    found = {_BACKSLASH: rivals}
-    for one in rivals:
-        values: defaultdict[int, list[Value]] = defaultdict(list)
-        for value in one.values:
-            for byte in {byte for rest in endings(begun, value) for byte in rest}:
-                values[byte].append(value)
-        for byte in values.keys() - {_BACKSLASH}:
-            found[byte] = (*found.get(byte, ()), one._replace(values=tuple(values[byte])))
-    return found
-
-
-def _will_differ(cursor: Cursor, rivals: tuple[_Rivals, ...], paths: UniquePaths) -> bool:
-    """Whether the text can be made different from all rivals by what is still to come."""
-    depths = [one.depth for one in rivals if not one.is_name or _names_run_out(cursor, paths)]
-    return not depths or _varies_within(max(depths), cursor, paths)
-
-
-def _differs_in_any_case(cursor: Cursor, paths: UniquePaths) -> bool:
-    """Whether the same is sure without knowing the rivals: finding them takes time for each item of an array."""
-    if _names(cursor, paths) and _names_run_out(cursor, paths):
-        return False
-    levels = list(cursor.levels())
-    depths = (len(levels) - above for above, level in enumerate(levels) if level.seen and level.item >= 0)
-    innermost = max(depths, default=0)
-    return not innermost or _varies_within(innermost, cursor, paths)
-
-
-def _names_run_out(cursor: Cursor, paths: UniquePaths) -> bool:
-    """Whether there may be no other name for the member that begins here."""
-    return cursor.level is not None and paths.limited(cursor.level.state)
-
-
-def _varies_within(depth: int, cursor: Cursor, paths: UniquePaths) -> bool:
-    """Whether something that never runs out is still to come in an item at a depth."""
-    if not cursor.in_key:
-        if cursor.text >= 0 and paths.text(cursor.state):
-            return True
-        if cursor.text < 0 and cursor.recorded.rstrip()[-1:] in (b",", b":") and paths.varied(cursor.state):
-            return True  # a value must come here
-    levels = list(cursor.levels())
-    return any(_is_varied(level, paths) for level in levels[: len(levels) - depth])
-
-
-def _is_varied(level: Level, paths: UniquePaths) -> bool:
-    if level.is_array:
-        return False
-    return paths.open(level.state) or bool(paths.varied_members(level.state) - level.names)
-
-
 _Key = tuple[bytes, bytes]
 """The items before, and the one that is open, whatever its numbers and white space look like."""
 
 
-def _key(cursor: Cursor, rivals: tuple[_Rivals, ...]) -> _Key:
+def _key(cursor: Cursor, rivals: tuple[Rivals, ...]) -> _Key:
     begin = min((one.item for one in rivals), default=0)
     return cursor.recorded[:begin], spelled_alike(cursor.recorded[begin:])
 
@@ -333,9 +212,9 @@ class _Search:
         """Whether there was more work than allowed, so that texts may go on without being found."""
         return self._left < 0
 
-    def goes_on_behind(self, token: int, after: Cursor, rivals: tuple[_Rivals, ...]) -> bool:
+    def goes_on_behind(self, token: int, after: Cursor, rivals: tuple[Rivals, ...]) -> bool:
         """Whether a text goes on behind a token that the inner matcher allows."""
-        if _will_differ(after, rivals, self._paths):
+        if will_differ(after, rivals, self._paths):
             return True
         known = self._known.get(_key(after, rivals))
         if known is None and self._inner.advance(token):
@@ -343,10 +222,10 @@ class _Search:
             self._inner.rollback(1)
         return bool(known)
 
-    def _goes_on(self, cursor: Cursor, rivals: tuple[_Rivals, ...]) -> bool:
+    def _goes_on(self, cursor: Cursor, rivals: tuple[Rivals, ...]) -> bool:
         return self.way(cursor, rivals) is not None
 
-    def way(self, cursor: Cursor, rivals: tuple[_Rivals, ...]) -> tuple[int, ...] | None:
+    def way(self, cursor: Cursor, rivals: tuple[Rivals, ...]) -> tuple[int, ...] | None:
         """Tokens from the inner matcher's position to one where a text goes on, or to a known one; None if there are none.
 
         Depth first, as deep as a text is long.
@@ -383,8 +262,8 @@ class _Search:
         return tuple(taken) if path else None
 
     def _ways(
-        self, cursor: Cursor, rivals: tuple[_Rivals, ...]
-    ) -> Iterator[tuple[int, Cursor, tuple[_Rivals, ...]]] | None:
+        self, cursor: Cursor, rivals: tuple[Rivals, ...]
+    ) -> Iterator[tuple[int, Cursor, tuple[Rivals, ...]]] | None:
         """The tokens behind which a text may still repeat an item; None if there is one behind which it does not."""
         self._left -= _QUESTION
         if self.has_ended_early:
@@ -396,7 +275,7 @@ class _Search:
         # White space changes no value: wherever it may be, it may also be left out or is the only text.
         blank: list[int] = []
         only_blank = True
-        later: list[tuple[int, Cursor, tuple[_Rivals, ...]]] = []
+        later: list[tuple[int, Cursor, tuple[Rivals, ...]]] = []
         texts: set[bytes] = set()
         for token in allowed.texts(self._tokens).tolist():
             text = self._tokens.texts[token]
@@ -409,8 +288,8 @@ class _Search:
             after = _after(cursor, text, self._paths)
             if not isinstance(after, Cursor):
                 continue
-            left = _rivals(after, rivals, self._paths)
-            if not left or _will_differ(after, left, self._paths):
+            left = rivals_at(after, rivals, self._paths)
+            if not left or will_differ(after, left, self._paths):
                 return None
             texts.add(text)
             later.append((token, after, left))
@@ -421,7 +300,7 @@ class _Search:
             for token in blank:
                 after = _after(cursor, self._tokens.texts[token], self._paths)
                 if isinstance(after, Cursor):
-                    later.append((token, after, _rivals(after, rivals, self._paths)))
+                    later.append((token, after, rivals_at(after, rivals, self._paths)))
         return iter(later)
 
     def _goes_through(self, text: bytes, texts: set[bytes]) -> bool:
