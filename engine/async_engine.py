@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
@@ -15,7 +16,7 @@ from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
 from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
-from draftline.engine.protocol import EngineInfo, GenerateRequest
+from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest, Sink, Submitted
 from draftline.engine.request.constraints import compile_ahead
 from draftline.engine.request.keywords import ConstraintInput, as_request, known_constraint
 from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chat, as_prompt, chats_with_options
@@ -171,7 +172,12 @@ class AsyncEngine:
         """Run a request. Yields its accumulator after each update; leaving early cancels the request."""
         request_id = request_id or uuid.uuid4().hex
         mailbox = Mailbox(Hub(asyncio.get_running_loop()))
-        submitted = await asyncio.to_thread(self._engine.submit, request_id, request, mailbox.sink)
+        submission = _Submission(self._engine, request_id)
+        try:
+            submitted = await asyncio.to_thread(submission.submit, request, mailbox.sink)
+        except (asyncio.CancelledError, GeneratorExit):
+            submission.leave()  # its thread goes on
+            raise
         mailbox.read_with(request_id, submitted.reader)
         accumulator = Accumulator(request_id, request, submitted.prompt_token_ids)
         try:
@@ -182,3 +188,30 @@ class AsyncEngine:
                     return
         finally:
             self._engine.cancel(request_id)
+
+
+class _Submission:
+    """The submission of a request on a thread, which may end when nobody waits for it any more."""
+
+    def __init__(self, engine: EngineClient, request_id: str) -> None:
+        """Of a request to ``engine``."""
+        self._engine = engine
+        self._request_id = request_id
+        self._lock = threading.Lock()
+        self._submitted = self._left = False
+
+    def submit(self, request: GenerateRequest, sink: Sink) -> Submitted:
+        """Submit the request, and cancel it if it was left meanwhile. See `EngineClient.submit`."""
+        submitted = self._engine.submit(self._request_id, request, sink)
+        with self._lock:
+            self._submitted = True
+        if self._left:
+            self._engine.cancel(self._request_id)
+        return submitted
+
+    def leave(self) -> None:
+        """Cancel the request, now or once it is submitted. One that the engine refuses may have the name of another."""
+        with self._lock:
+            self._left = True
+        if self._submitted:
+            self._engine.cancel(self._request_id)

@@ -1,13 +1,14 @@
-"""``LLM``: offline generation, with the calls of vLLM's class of that name. No threads, no event loop."""
+"""``LLM``: offline generation, with the calls of vLLM's class of that name. No threads of its own, no event loop."""
 
 from __future__ import annotations
 
 import gc
 import itertools
 import math
+import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -17,7 +18,7 @@ from tqdm import tqdm
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig, EngineOptions
 from draftline.engine.core import Core
-from draftline.engine.errors import DraftlineError, EngineStoppedError, InvalidRequestError
+from draftline.engine.errors import DraftlineError, EngineStoppedError, FieldViolation, InvalidRequestError
 from draftline.engine.extraction.attempts import Attempts
 from draftline.engine.extraction.progress import ProgressBar, compiling
 from draftline.engine.extraction.result import Extraction
@@ -39,7 +40,7 @@ class LLM:
     """A model that answers many prompts at once.
 
     Its calls return when all answers are complete, so tokens need not come at a steady pace: ``inter_token_target`` is infinite
-    unless it is given.
+    unless it is given. Threads may share it: their calls run one after the other.
 
     Example:
         >>> with LLM("smollm2", dtype="float32") as llm:
@@ -66,6 +67,7 @@ class LLM:
             core.info, core.tokenizer, self.config.ageing_s, core.compiler, self.config.default_seed
         )
         self._ids = itertools.count()
+        self._turn = _Turn()
 
     @property
     def info(self) -> EngineInfo:
@@ -192,8 +194,9 @@ class LLM:
         return compile_ahead_blocking(self._open_core().compiler, known_constraint(constraint))
 
     def close(self) -> None:
-        """Release the model, its cache and the processes that compile constraints. Idempotent."""
-        core, self._core = self._core, None
+        """Release the model, its cache and the processes that compile constraints, once no call runs. Idempotent."""
+        with self._turn:
+            core, self._core = self._core, None
         if core is None:
             return
         core.close()
@@ -214,7 +217,7 @@ class LLM:
         return self._core
 
     def _batch(self) -> _Batch:
-        return _Batch(self._open_core(), self._builder, self._ids)
+        return _Batch(self._turn, self._open_core, self._builder, self._ids)
 
     def _finish(self, wanted: Sequence[GenerateRequest], use_tqdm: bool) -> list[RequestOutput[Any]]:
         outcomes: dict[int, RequestOutput[Any] | DraftlineError] = {}
@@ -250,14 +253,41 @@ class _Built:
     accumulator: Accumulator
 
 
+class _Turn:
+    """The calls of an LLM one at a time: of its threads, one has the core."""
+
+    def __init__(self) -> None:
+        """Nobody's turn."""
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+
+    def __enter__(self) -> None:
+        """Wait for this thread's turn.
+
+        Raises:
+            InvalidRequestError: it has it already.
+        """
+        if self._thread == threading.get_ident():
+            problem = "runs a call of this thread already: a validator of its type cannot call it"
+            raise InvalidRequestError(FieldViolation("LLM", problem))
+        self._lock.acquire()
+        self._thread = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        """End this thread's turn."""
+        self._thread = None
+        self._lock.release()
+
+
 class _Batch:
     """The requests of one call. Leaving it early, also by Ctrl-C, ends those that run.
 
     Meanwhile the garbage collector skips all older objects: to look through the modules and the model takes some 0.1 s.
     """
 
-    def __init__(self, core: Core, builder: RequestBuilder, ids: Iterator[int]) -> None:
-        self._core = core
+    def __init__(self, turn: _Turn, open_core: Callable[[], Core], builder: RequestBuilder, ids: Iterator[int]) -> None:
+        self._turn = turn
+        self._open_core = open_core
         self._builder = builder
         self._ids = ids
         self._running: dict[str, tuple[int, _Built]] = {}
@@ -300,7 +330,16 @@ class _Batch:
         return outcomes
 
     def __enter__(self) -> Self:
-        """The batch, without requests."""
+        """The batch, without requests, once it is this thread's turn.
+
+        Raises:
+            InvalidRequestError: it is this thread's turn already.
+            EngineStoppedError: the LLM was closed.
+        """
+        with ExitStack() as undo:
+            undo.enter_context(self._turn)
+            self._core = self._open_core()
+            self._ends = undo.pop_all()
         self._freezes = not gc.get_freeze_count()  # else the program, or another call, has done so
         if self._freezes:
             gc.freeze()
@@ -308,12 +347,13 @@ class _Batch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Let no request stay in the core."""
-        if self._freezes:
-            gc.unfreeze()
-        if self._running:
-            for request_id in self._running:
-                self._core.cancel(request_id)
-            self._core.step()
+        with self._ends:
+            if self._freezes:
+                gc.unfreeze()
+            if self._running:
+                for request_id in self._running:
+                    self._core.cancel(request_id)
+                self._core.step()
 
     def _sink(self, updates: Sequence[tuple[str, Update]]) -> None:
         for request_id, update in updates:

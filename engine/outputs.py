@@ -239,8 +239,13 @@ class Failed:
 Update = Delta | Finished | Failed
 
 
-_UNREAD: Any = object()
-"""In the place of a value that was not asked for."""
+class _Unread(enum.Enum):
+    """In the place of a value that was not asked for: the same one in copies, and in other processes."""
+
+    VALUE = enum.auto()
+
+
+_UNREAD: Any = _Unread.VALUE
 
 
 @dataclass(slots=True)

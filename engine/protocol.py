@@ -357,13 +357,21 @@ def _message(path: str, message: object) -> tuple[str, str]:
         role, content = message
     else:
         raise InvalidRequestError(FieldViolation(path, f"must be {_A_MESSAGE}, not {kind_of(message)}"))
+    if isinstance(content, list):
+        content = "\n".join(_part(f"{path}.content[{index}]", part) for index, part in enumerate(content))
     for name, part in (("role", role), ("content", content)):
         if not isinstance(part, str):
-            hint = ": content parts are not supported, join their texts" if isinstance(part, list) else ""
-            problem = f"must be text, not {kind_of(part)}{hint}"
-            raise InvalidRequestError(FieldViolation(f"{path}.{name}", problem))
+            raise InvalidRequestError(FieldViolation(f"{path}.{name}", f"must be text, not {kind_of(part)}"))
         check_unicode(f"{path}.{name}", part)
     return str(role), str(content)
+
+
+def _part(path: str, part: object) -> str:
+    """The text of a part of a message's content."""
+    match part:
+        case {"type": "text", "text": str(text), **others} if not others:
+            return text
+    raise InvalidRequestError(FieldViolation(path, "must be {'type': 'text', 'text': …}: the model reads text"))
 
 
 _DETAILS: dict[Any, tuple[str, ...]] = {

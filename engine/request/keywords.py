@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_origin
+from typing import Any, NewType, get_origin
 
 from typing_extensions import TypeAliasType
 
@@ -88,7 +88,7 @@ def as_constraint(constraint: object, path: str = "constraint") -> Constraint[An
     """
     if constraint is None or isinstance(constraint, Constraint):
         return constraint
-    if isinstance(constraint, type | TypeAliasType) or get_origin(constraint) is not None:
+    if isinstance(constraint, type | TypeAliasType | NewType) or get_origin(constraint) is not None:
         return Schema(constraint)
     hint = "; for a JSON Schema, pass Schema(…)" if isinstance(constraint, str | Mapping) else ""
     raise InvalidRequestError(FieldViolation(path, f"must be a Constraint or a type, not {kind_of(constraint)}{hint}"))

@@ -79,14 +79,19 @@ def as_prompt(prompt: object) -> Prompt:
     """Convert one prompt to the engine's types.
 
     Raises:
-        InvalidRequestError: it has another type, a mapping has no known key, or a number is no token id.
+        InvalidRequestError: it has another type, a mapping has none of the two keys or another one, or a number is no token id.
     """
     if isinstance(prompt, Mapping):
-        if "prompt_token_ids" in prompt:
-            return _token_ids(prompt["prompt_token_ids"])
-        if not isinstance(prompt.get("prompt"), str):
-            raise _wrong_prompt(f"a dict with {sorted(map(str, prompt))}")
-        prompt = prompt["prompt"]
+        given = {name: value for name, value in prompt.items() if value is not None}
+        if (
+            not given
+            or not given.keys() <= {"prompt", "prompt_token_ids"}
+            or not isinstance(given.get("prompt", ""), str)
+        ):
+            raise _wrong_prompt(f"a dict with {sorted(map(str, given or prompt))}")
+        if "prompt_token_ids" in given:  # of which the text beside them only tells
+            return _token_ids(given["prompt_token_ids"])
+        prompt = given["prompt"]
     if isinstance(prompt, str):
         check_unicode("text", prompt)
         return prompt

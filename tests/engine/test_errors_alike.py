@@ -59,7 +59,12 @@ GENERATE: list[tuple[Any, dict[str, Any], str]] = [
     (b"abc", {}, f"prompt: must be {PROMPT}, not bytes"),
     ({"text": "a"}, {}, f"prompt: must be {PROMPT}, not a dict with ['text']"),
     ({"prompt": None}, {}, f"prompt: must be {PROMPT}, not a dict with ['prompt']"),
-    ({"prompt_token_ids": None}, {}, f"prompt: must be {PROMPT}, not None"),
+    ({"prompt_token_ids": None}, {}, f"prompt: must be {PROMPT}, not a dict with ['prompt_token_ids']"),
+    (
+        {"prompt": "a", "multi_modal_data": {}},
+        {},
+        f"prompt: must be {PROMPT}, not a dict with ['multi_modal_data', 'prompt']",
+    ),
     ([1, "b"], {}, "token_ids.ids[1]: must be an int, not a str"),
     ([-1], {}, "token_ids.ids[0]: -1 is not a token id"),
     ([1, 9999], {}, "token_ids.ids[1]: 9999 is not a token id of this model (0 to 258)"),
@@ -109,8 +114,8 @@ CHATS: list[tuple[Any, str]] = [
     ([{"role": "user"}], "chat.messages[0]: needs exactly 'role' and 'content', has ['role']"),
     ([{"role": "user", "content": None}], "chat.messages[0].content: must be text, not None"),
     (
-        [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}],
-        "chat.messages[1].content: must be text, not a list: content parts are not supported, join their texts",
+        [{"role": "user", "content": [{"type": "text", "text": "b"}, {"type": "image_url", "image_url": {}}]}],
+        "chat.messages[0].content[1]: must be {'type': 'text', 'text': …}: the model reads text",
     ),
     (
         [{"role": "user", "content": "a\ud800"}],

@@ -5,14 +5,27 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import pickle
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from typing import Annotated, Any, Literal
 
 import pytest
 from byte_tokenizer import write_byte_model
 from patience import PATIENCE_S
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 
-from draftline import LLM, AsyncEngine, Chat, Constraint, DeadlineExceededError, EngineStoppedError, SamplingParams
+from draftline import (
+    LLM,
+    AsyncEngine,
+    Chat,
+    Constraint,
+    DeadlineExceededError,
+    EngineStoppedError,
+    SamplingParams,
+    Schema,
+)
 from draftline.engine.config import EngineOptions
 
 OPTIONS: EngineOptions = {
@@ -44,6 +57,11 @@ def test_an_llm_generates_and_chats(llm: LLM) -> None:
     assert two.prompt_token_ids == [97]
     [answer] = llm.chat(CHAT, GREEDY, use_tqdm=False, priority=1)
     assert answer.prompt_token_ids == llm.tokenizer.encode_chat([("user", "hello")])
+    parts: Any = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+    [answer] = llm.chat(parts, GREEDY, use_tqdm=False)
+    assert answer.prompt_token_ids == llm.tokenizer.encode_chat([("user", "a\nb")])
+    [labelled] = llm.generate({"prompt": "a", "prompt_token_ids": [97]}, GREEDY, use_tqdm=False)
+    assert labelled.prompt_token_ids == [97]
     [chosen] = llm.generate("abc", constraint=Constraint(choice=["yes"]), use_tqdm=False)
     assert chosen.outputs[0].text == "yes"
 
@@ -102,6 +120,31 @@ def test_an_interrupt_leaves_no_request_behind(llm: LLM, verb: str, monkeypatch:
     assert llm.stats().running == 0
 
 
+def test_threads_take_turns(llm: LLM) -> None:
+    params = [SamplingParams(max_tokens=12, seed=seed, ignore_eos=True) for seed in range(6)]
+    expected = [llm.generate("abc", each, use_tqdm=False)[0].outputs[0].token_ids for each in params]
+    with ThreadPoolExecutor(6) as threads:
+        outputs = list(threads.map(lambda each: llm.generate("abc", each, use_tqdm=False), params, timeout=PATIENCE_S))
+    assert [each.outputs[0].token_ids for [each] in outputs] == expected
+
+
+def test_a_validator_cannot_call_the_llm_that_runs_it(llm: LLM) -> None:
+    def asks(value: str) -> str:
+        llm.generate("a", use_tqdm=False)
+        return value
+
+    asking = Annotated[Literal["a"], AfterValidator(asks)]
+    [result] = llm.extract("a", Schema(list[asking]), use_tqdm=False, instructions="x", retry=0)
+    assert "runs a call of this thread already" in str(result.error)
+    assert len(llm.generate("a", GREEDY, use_tqdm=False)) == 1
+
+
+def test_copies_of_an_output_have_its_value(llm: LLM) -> None:
+    [output] = llm.generate("abc", constraint=Schema(Literal["yes"]), use_tqdm=False)
+    for copied in (pickle.loads(pickle.dumps(output.outputs[0])), deepcopy(output.outputs[0])):
+        assert copied.parsed == "yes"
+
+
 def test_a_closed_llm_says_so(model: str) -> None:
     with LLM(model, **OPTIONS) as llm:
         tokenizer = llm.tokenizer
@@ -149,3 +192,23 @@ async def test_leaving_an_async_engines_iteration_cancels_the_request(model: str
         async with asyncio.timeout(PATIENCE_S):
             while engine.stats().running:
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("yields", [0, 1, 5])
+async def test_a_request_that_is_left_while_it_is_submitted_is_cancelled(model: str, yields: int) -> None:
+    async with await AsyncEngine.create(model, **OPTIONS) as engine:
+
+        async def answer() -> None:
+            async for _ in engine.generate("abc", SamplingParams(max_tokens=400, ignore_eos=True)):
+                pass
+
+        tasks = [asyncio.create_task(answer()) for _ in range(4)]
+        for _ in range(yields + 1):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.timeout(PATIENCE_S):
+            while (stats := engine.stats()).running or stats.waiting:
+                await asyncio.sleep(0.01)
+        assert stats.generated_tokens < 4 * 400
