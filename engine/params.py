@@ -249,12 +249,16 @@ class Constraint(_Params, Generic[T]):
         """Write a value as the constraint's texts have it: the inverse of `parse`.
 
         Raises:
-            ValueError: it is no value of the constraint's type.
+            ValueError: it is no value of the constraint's type, or none of its choices.
         """
         if not self.is_json:
+            if self.choice is not None and value not in self.choice:
+                raise ValueError(f"{value!r} is none of the choices")
             return str(value)
         plain = to_jsonable_python(value, by_alias=True, fallback=_struct_fields)
-        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":") if self.whitespace == "compact" else None)
+        text = json.dumps(
+            plain, ensure_ascii=False, allow_nan=False, separators=(",", ":") if self.whitespace == "compact" else None
+        )
         self.parse(text)
         return text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from four_faces import FACES, FourFaces, four_faces
 from pydantic import BaseModel, field_validator
 
 from draftline import (
+    Constraint,
     DeadlineExceededError,
     IncompleteOutputError,
     InvalidOutputError,
@@ -21,6 +23,7 @@ from draftline import (
 )
 
 SHORT = SamplingParams(temperature=1, seed=3, max_tokens=40)
+YES_OR_NO = Constraint(choice=["yes", "no"])
 
 
 class Flag(BaseModel):
@@ -174,8 +177,9 @@ def test_an_argument_for_all_texts_that_is_wrong_is_named(faces: FourFaces, face
         with pytest.raises(InvalidRequestError) as caught:
             faces.call(face, "extract", *arguments, **options)
         assert str(caught.value) == message
-    with pytest.raises(InvalidRequestError, match=r"examples\[0\]: its value is none of the type"):
-        faces.call(face, "extract", "a", Flag, examples=[("a", {"colour": "green", "stripes": 2})])
+    for output_type, value in ((Flag, {"colour": "green", "stripes": 2}), (YES_OR_NO, "maybe"), (float, math.inf)):
+        with pytest.raises(InvalidRequestError, match=r"examples\[0\]: its value is none of the type"):
+            faces.call(face, "extract", "a", output_type, examples=[("a", value)])
 
 
 @pytest.mark.parametrize("face", FACES)
