@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
+from draftline.structured.types.core.aliases import Branch, Member, aliases_of
 from draftline.structured.types.core.collections import exactly
 from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader
 
 _ANY: Final[CoreSchema] = {"type": "any"}
-
-Alias = tuple[str | int, ...]
-"""Where a field's value stands: names of members, and indices of items."""
 
 
 def read_model(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -80,64 +78,27 @@ def _may_be_absent(schema: CoreSchema, place: Place) -> bool:
     return schema["type"] == "default" and not place.option(schema, "validate_default", "validate_default")
 
 
-@dataclass(slots=True)
-class _Branch:
-    """Members of an object that aliases lead through."""
-
-    fields: dict[str | int, Fragment] = field(default_factory=dict)
-    branches: dict[str | int, _Branch] = field(default_factory=dict)
-    required: set[str | int] = field(default_factory=set)
-
-    def add(self, path: Alias, fragment: Fragment, required: bool) -> bool:
-        """Put a field at a path; False if another one is in the way."""
-        first, rest = path[0], path[1:]
-        if required:
-            self.required.add(first)
-        if not rest:
-            free = first not in self.fields and first not in self.branches
-            self.fields[first] = fragment
-            return free
-        return first not in self.fields and self.branches.setdefault(first, _Branch()).add(rest, fragment, required)
-
-    def fragment(self) -> Fragment | None:
-        """The schema; None if names and indices are mixed, or an index is negative."""
-        members: dict[str | int, Fragment | None] = dict(self.fields)
-        members |= {name: branch.fragment() for name, branch in self.branches.items()}
-        if any(member is None for member in members.values()):
-            return None
-        if all(isinstance(name, str) for name in members):
-            required = [name for name in members if name in self.required]
-            closed: Fragment = {"type": "object", "properties": members, "additionalProperties": False}
-            return {**closed, "required": required} if required else closed
-        if not all(isinstance(name, int) and name >= 0 for name in members):
-            return None
-        length = max(int(name) for name in members) + 1
-        return exactly([members.get(index) or {"type": "null"} for index in range(length)])
-
-
 def _object(
     reader: Reader, schema: CoreSchema, place: Place, fields: Iterable[tuple[str, CoreSchema, bool]]
 ) -> Fragment:
     """An object of fields, each with its name, its schema and whether it is required."""
-    root = _Branch()
-    other_names: set[str] = set()
+    members: list[Member] = []
     for name, one, required in fields:
-        aliases = _aliases(name, one, place)
+        aliases = aliases_of(name, one, place.config)
         if not aliases:
             return reader.refuse(place.field(name), "alias", "pydantic reads it by neither its name nor an alias")
-        path = min(aliases, key=len)
-        other_names.update(str(alias[0]) for alias in aliases)
-        inner = replace(place.field(name), depth=place.depth + len(path))
-        if not root.add(path, reader.read(one["schema"], inner), required):
-            return reader.refuse(place.field(name), "alias", f"another field is read from {path[0]!r} too")
-    fragment = root.fragment()
-    if fragment is None:
-        return reader.refuse(
-            place, "alias", "an AliasPath with a negative index, or with indices and names in one place"
-        )
-    if not isinstance(fragment.get("properties", {}), dict):
-        return reader.refuse(place, "alias", "an AliasPath that begins with an index")
+        inner = replace(place.field(name), depth=place.depth + max(map(len, aliases)))
+        members.append(Member(name, aliases, reader.read(one["schema"], inner), required))
+    other_names = {str(alias[0]) for member in members for alias in member.aliases}
     behaviour = schema.get("extra_behavior") or place.config.get("extra_fields_behavior") or "ignore"
+    fragment = _written(reader, place, members)
+    # What is written elsewhere, others may find there.
+    while fragment is not None and any(
+        one.avoid_misreading(fragment, reader.definitions, behaviour == "ignore") for one in members
+    ):
+        fragment = _written(reader, place, members)
+    if fragment is None:
+        return {}
     if behaviour == "allow" and schema["type"] != "dataclass-args":
         properties = fragment["properties"]
         fragment["additionalProperties"] = reader.read(schema.get("extras_schema") or _ANY, place.item())
@@ -149,22 +110,16 @@ def _object(
     return fragment
 
 
-def _aliases(name: str, one: CoreSchema, place: Place) -> list[Alias]:
-    """The paths by which pydantic finds a field, in its order."""
-    config = place.config
-    by_alias = config.get("validate_by_alias")
-    by_name = config.get("validate_by_name") or config.get("populate_by_name")
-    alias: Any = one.get("validation_alias")
-    if alias is None:
-        return [(name,)]
-    found: list[Alias] = []
-    if by_alias is not False:
-        if isinstance(alias, str):
-            found.append((alias,))
-        elif alias and isinstance(alias[0], list):
-            found.extend(tuple(path) for path in alias)
-        else:
-            found.append(tuple(alias))
-    if by_name:
-        found.append((name,))
-    return found
+def _written(reader: Reader, place: Place, members: list[Member]) -> Fragment | None:
+    """The object with each member at its place; None if that is refused."""
+    root = Branch()
+    for index, one in enumerate(members):
+        if not root.add(one.written, one.fragment, one.required):
+            other = next(other for other in members[:index] if one.overlaps(other))
+            reason = f"another field, {other.name}, is read from {one.written[0]!r} too"
+            reader.refuse(place.field(one.name), "alias", reason)
+            return None
+    fragment = root.fragment()
+    if fragment is None:
+        reader.refuse(place, "alias", "an AliasPath with a negative index, or with indices and names in one place")
+    return fragment

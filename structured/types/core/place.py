@@ -51,7 +51,13 @@ class Place:
 
 
 class Reader(Protocol):
-    """The view that readers of single types have of the whole."""
+    """The view that readers of single types have of the whole.
+
+    Attributes:
+        definitions: JSON Schemas of named parts.
+    """
+
+    definitions: dict[str, Fragment]
 
     def read(self, schema: CoreSchema, place: Place) -> Fragment:
         """The JSON Schema of a part."""

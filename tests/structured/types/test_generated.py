@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 import warnings
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 
 import pytest
 from examples import examples
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
+from pydantic import AliasChoices, AliasPath, ConfigDict, Field, TypeAdapter, create_model, with_config
+from pydantic.dataclasses import dataclass
 from random_types import LEAVES, types, whole_models
+from typing_extensions import TypedDict
 from walk import Walker
 
 from draftline.structured.errors import UnsupportedConstraintError
@@ -62,6 +64,42 @@ def test_every_kind_of_type(kind: Any) -> None:
 @given(whole_models, st.integers(0, 2**32), st.sampled_from(["compact", "spaced", "free"]))
 def test_generated_models(kind: Any, number: int, whitespace: str) -> None:
     answers(kind, random.Random(number), 4, whitespace=whitespace)
+
+
+def aliased(source: random.Random) -> Any:
+    """A model, dataclass or TypedDict of few names, each of which several fields may be read from."""
+    steps: list[Any] = [*"abq", 0, 1, -1]
+    fields: dict[str, Any] = {}
+    form = source.randrange(3)
+    for name in source.sample("abc", 3):
+        paths = [
+            AliasPath(source.choice("abcq"), *source.choices(steps, k=source.choice([0, 0, 1, 1, 2])))
+            for _ in range(source.randint(1, 3))
+        ]
+        alias = source.choice([AliasChoices(*paths), paths[0], source.choice("abcq"), None])
+        kind = source.choice([int, Literal["p"], Literal[1], Literal[True], dict[str, int], list[int], int | None])
+        if form == 2:
+            kind = Annotated[kind, Field(validation_alias=alias)]
+            fields[name] = NotRequired[kind] if source.random() < 0.5 else kind
+        else:
+            default = {"default": None} if source.random() < 0.5 else {}
+            fields[name] = (kind, Field(validation_alias=alias, **default))
+    config = ConfigDict(
+        populate_by_name=source.random() < 0.5, extra=source.choice(["ignore", "ignore", "forbid", "allow"])
+    )
+    if form == 0:
+        return create_model("Aliased", __config__=config, **fields)
+    if form == 1:
+        values = {name: field for name, (_, field) in fields.items()}
+        kinds = {name: kind for name, (kind, _) in fields.items()}
+        return dataclass(type("Aliased", (), {"__annotations__": kinds, **values}), config=config, kw_only=True)
+    return with_config(config)(TypedDict("Aliased", fields))
+
+
+def test_fields_that_may_read_each_other_s_members() -> None:
+    source = random.Random(5)
+    counts = [answers(aliased(source), source, 4, whitespace="compact") for _ in range(150)]
+    assert sum(count > 0 for count in counts) > 50
 
 
 complete_answers: list[int] = []
