@@ -45,6 +45,8 @@ from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 _Answer = TypeVar("_Answer")
 
+_CLOSED = "the client is closed"
+
 _OPTIONS = [
     # A response may be larger than gRPC's default limit of 4 MiB.
     ("grpc.max_receive_message_length", -1),
@@ -127,6 +129,7 @@ class AsyncClient:
         self._pace = Pace()
         self._session: ClientSession | None = None
         self._running: set[AsyncGeneration[Any]] = set()
+        self._asking: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     def submit(
@@ -243,7 +246,21 @@ class AsyncClient:
         return constraint_report(answer)
 
     async def _ask(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """The answer to a unary call, made again while the server is away, as the retry policy says."""
+        """The answer to a unary call, made again while the server is away, as the retry policy says. `close` ends it."""
+        if self._closed:
+            raise CallFailedError(_CLOSED)
+        asking = asyncio.create_task(self._answer(call))
+        self._asking.add(asking)
+        try:
+            await asyncio.wait({asking})
+        finally:
+            asking.cancel()
+            self._asking.discard(asking)
+        if asking.cancelled():
+            raise CallFailedError("the client was closed")
+        return asking.result()
+
+    async def _answer(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
         for attempt in count(1):
             try:
                 return await call()
@@ -260,8 +277,12 @@ class AsyncClient:
         return ClientSession(partial(self._stub.Session, metadata=self._metadata))
 
     async def close(self) -> None:
-        """Disconnect. Requests still running fail with `CallFailedError`. Idempotent."""
+        """Disconnect. Calls still running fail with `CallFailedError`. Idempotent."""
         self._closed = True
+        asking = list(self._asking)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         running = list(self._running)
         for generation in running:
             generation.fail(CallFailedError("the client was closed"))
@@ -287,7 +308,7 @@ class AsyncClient:
 
     def _start(self, request: GenerateRequest) -> AsyncGeneration[Any]:
         if self._closed:
-            raise CallFailedError("the client is closed")
+            raise CallFailedError(_CLOSED)
         generation: AsyncGeneration[Any] = AsyncGeneration(request, self._current_session, self._retry, self._pace)
         self._running.add(generation)
         generation.on_end(self._running.discard)

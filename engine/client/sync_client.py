@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
@@ -27,23 +29,35 @@ class _Loop:
     """An event loop on a thread."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # work that comes between the stop and the end of the loop would never run
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="draftline-client", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Wait for a coroutine's result. Leaving early, as by Ctrl-C, cancels it."""
-        if self._loop.is_closed():
-            work.close()
-            raise CallFailedError("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Wait for a coroutine's result. Leaving early, as by Ctrl-C, cancels it.
+
+        Raises:
+            CallFailedError: the loop is closed, or was closed meanwhile.
+        """
+        with self._lock:
+            if self._loop.is_closed():
+                work.close()
+                raise CallFailedError("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:  # by `close`
+            raise CallFailedError("the client was closed") from None
         finally:
             future.cancel()
 
     def close(self) -> None:
-        if not self._loop.is_closed():
+        """Cancel what runs, so that no thread waits for it for ever, and end the thread."""
+        with self._lock:
+            if self._loop.is_closed():
+                return
+            asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -76,7 +90,8 @@ class Generation(Generic[T]):
 
     def cancel(self) -> None:
         """End the request: its unfinished outputs get the finish reason ``cancelled``. No effect on a finished request."""
-        self._loop.run(_call(self._generation.cancel))
+        with suppress(CallFailedError):  # the client is closed: the request has ended
+            self._loop.run(_call(self._generation.cancel))
 
 
 class Client:
@@ -170,7 +185,7 @@ class Client:
         return self._loop.run(self._client.model())
 
     def close(self) -> None:
-        """Disconnect. Requests still running fail with `CallFailedError`. Idempotent."""
+        """Disconnect. Calls still running fail with `CallFailedError`. Idempotent."""
         try:
             self._loop.run(self._client.close())
         except CallFailedError:
@@ -192,3 +207,10 @@ async def _next(outputs: Any) -> RequestOutput[Any] | None:
 
 async def _call(function: Any) -> None:
     function()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
