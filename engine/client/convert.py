@@ -129,7 +129,10 @@ def delta(message: pb.Delta) -> Delta:
 
 
 def _sampling(params: SamplingParams) -> pb.SamplingParams:
-    return pb.SamplingParams(**params.model_dump(exclude_unset=True, exclude_none=True))
+    given = params.model_dump(exclude_unset=True, exclude_none=True)
+    if "seed" in given:
+        given["seed"] %= 2**64  # as the engine takes it: the field has no negative numbers
+    return pb.SamplingParams(**given)
 
 
 def _speculation(params: Speculation) -> pb.Speculation:
