@@ -20,19 +20,31 @@ import grpc
 import grpc.aio
 from tqdm import tqdm
 
-from draftline.engine.client.async_generation import AsyncGeneration
+from draftline.engine.client.async_generation import AsyncGeneration, too_late
 from draftline.engine.client.convert import constraint_message, constraint_report
 from draftline.engine.client.errors import call_error
 from draftline.engine.client.pace import Pace
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
-from draftline.engine.errors import CallFailedError, FieldViolation, InvalidRequestError
+from draftline.engine.errors import (
+    CallFailedError,
+    DeadlineExceededError,
+    DraftlineError,
+    FieldViolation,
+    InvalidRequestError,
+)
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
 from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import GenerateRequest, kind_of
-from draftline.engine.request.keywords import ConstraintInput, as_request, as_requests, known_constraint
+from draftline.engine.request.keywords import (
+    ConstraintInput,
+    as_request,
+    as_requests,
+    known_constraint,
+    timeout_of,
+)
 from draftline.engine.request.prompt_input import (
     Conversation,
     PromptInput,
@@ -207,13 +219,21 @@ class AsyncClient:
     ) -> list[Extraction[T]]:
         """Read a value of a type out of every text. See `draftline.LLM.extract`.
 
-        At most twice the server's ``max_num_seqs`` requests are in flight.
+        At most twice the server's ``max_num_seqs`` requests are in flight. The time that the server takes to describe its
+        model counts toward the timeout.
 
         Raises:
             InvalidRequestError: an argument for all texts is wrong.
             DraftlineError: the server does not describe its model.
         """
-        model = await self.model()
+        timeout, asked = timeout_of(options), _now()
+        try:
+            model = await self._model(timeout)
+        except DeadlineExceededError as late:  # each text has its own error, as where its request is late
+            attempts = extraction_attempts(texts, output_type, sampling_params, options, as_chat=False)
+            return [Extraction(index, late, None, attempts=0) for index in range(len(attempts))]
+        if timeout is not None:
+            options["timeout"] = max(timeout - (_now() - asked), 1e-3)
         attempts = extraction_attempts(texts, output_type, sampling_params, options, as_chat=model.has_chat_template)
 
         async def ask(request: GenerateRequest, begun: Callable[[], None]) -> RequestOutput[T]:
@@ -232,7 +252,10 @@ class AsyncClient:
         Raises:
             DraftlineError: the server cannot be reached, or refuses the call.
         """
-        return await self._ask(lambda: self._stub.GetModel(pb.GetModelRequest(), metadata=self._metadata))
+        return await self._model(None)
+
+    async def _model(self, timeout: float | None) -> pb.GetModelResponse:
+        return await self._ask(lambda: self._stub.GetModel(pb.GetModelRequest(), metadata=self._metadata), timeout)
 
     async def compile(self, constraint: ConstraintInput[Any]) -> ConstraintReport:
         """Let the server compile a constraint ahead of its first request. Returns when its last table is built.
@@ -245,11 +268,15 @@ class AsyncClient:
         answer = await self._ask(lambda: self._stub.CheckConstraint(request, metadata=self._metadata))
         return constraint_report(answer)
 
-    async def _ask(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """The answer to a unary call, made again while the server is away, as the retry policy says. `close` ends it."""
+    async def _ask(self, call: Callable[[], Awaitable[_Answer]], timeout: float | None = None) -> _Answer:
+        """The answer to a unary call, made again while the server is away, as the retry policy says. `close` ends it.
+
+        Raises:
+            DeadlineExceededError: there is none within ``timeout`` seconds.
+        """
         if self._closed:
             raise CallFailedError(_CLOSED)
-        asking = asyncio.create_task(self._answer(call))
+        asking = asyncio.create_task(self._answer(call, timeout))
         self._asking.add(asking)
         try:
             await asyncio.wait({asking})
@@ -260,16 +287,25 @@ class AsyncClient:
             raise CallFailedError("the client was closed")
         return asking.result()
 
-    async def _answer(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        for attempt in count(1):
-            try:
-                return await call()
-            except grpc.aio.AioRpcError as failed:
-                error = call_error(failed)
-                wait = self._retry.delay(attempt, error)
-                if wait is None:
-                    raise error from failed
-                await asyncio.sleep(wait)
+    async def _answer(self, call: Callable[[], Awaitable[_Answer]], timeout: float | None) -> _Answer:
+        error: DraftlineError | None = None
+        deadline = None if timeout is None else _now() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                for attempt in count(1):
+                    try:
+                        return await call()
+                    except grpc.aio.AioRpcError as failed:
+                        error = call_error(failed)
+                        left = None if deadline is None else deadline - _now()
+                        wait = self._retry.delay(attempt, error, time_left=left)
+                        if wait is None and (left is None or self._retry.delay(1, error) is None):
+                            raise error from failed
+                    if wait is None:
+                        raise TimeoutError  # there is no time for another attempt
+                    await asyncio.sleep(wait)
+        except TimeoutError:
+            raise too_late(error) from error
         raise AssertionError
 
     def open_session(self) -> ClientSession:
@@ -329,3 +365,7 @@ class AsyncClient:
         finally:
             for generation in generations:
                 generation.cancel()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -124,7 +124,7 @@ class AsyncGeneration(Generic[T]):
             if not await self._pace.enter([self._stop], self._time_left):
                 if self._stop.done():
                     return self._stopped()
-                raise _too_late(error) from error
+                raise too_late(error) from error
             try:
                 error = await self._attempt(error)
             except BaseException:
@@ -161,7 +161,7 @@ class AsyncGeneration(Generic[T]):
         if wait is None:
             if self._time_left is None:
                 raise error
-            raise _too_late(error) from error
+            raise too_late(error) from error
         return wait
 
     @property
@@ -199,7 +199,7 @@ class AsyncGeneration(Generic[T]):
                         return error
             return ended.result()
         except TimeoutError:
-            return _too_late(before)
+            return too_late(before)
         finally:
             self._cancel_attempt = None
             if ended.done():
@@ -267,7 +267,7 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _too_late(error: Exception | None) -> DeadlineExceededError:
+def too_late(error: Exception | None) -> DeadlineExceededError:
     """The error of a request whose time is over, with the error that its last attempt met."""
     late = DeadlineExceededError()
     return late if error is None else DeadlineExceededError(f"{late}; before, {error}")

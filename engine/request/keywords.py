@@ -44,9 +44,21 @@ def as_request(
         as_constraint(constraint),
         speculation,  # type: ignore[arg-type]
         options.get("priority", 0),
-        None if options.get("timeout") == math.inf else options.get("timeout"),
+        timeout_of(options),
         path,
     )
+
+
+def timeout_of(options: RequestOptions) -> float | None:
+    """Return the timeout among a call's keywords, in seconds; None without one.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    timeout = options.get("timeout")
+    if wrong := [*_wrong_timeout(timeout)]:
+        raise InvalidRequestError(*wrong)
+    return None if timeout == math.inf else timeout
 
 
 def as_requests(
