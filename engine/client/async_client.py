@@ -124,19 +124,23 @@ class AsyncClient:
             retry: when to send a request again; `RetryPolicy`'s defaults where None.
 
         Raises:
-            InvalidRequestError: the address is no text, or a URL of HTTP.
+            InvalidRequestError: the address is no text, or a URL of HTTP; an argument has another type; or the token has a
+                character that no HTTP header can hold.
         """
         if not isinstance(address, str) or not address or address.startswith(("http://", "https://")):
             raise InvalidRequestError(FieldViolation("address", f"must be host:port of a gRPC server, not {address!r}"))
         if not isinstance(tls, Tls | None):
             raise InvalidRequestError(FieldViolation("tls", f"must be Tls(...) or None, not {kind_of(tls)}"))
+        if not isinstance(retry, RetryPolicy | None):
+            problem = f"must be RetryPolicy(...) or None, not {kind_of(retry)}"
+            raise InvalidRequestError(FieldViolation("retry", problem))
+        self._metadata = () if token is None else (("authorization", f"Bearer {_checked_token(token)}"),)
         self._channel = (
             grpc.aio.insecure_channel(address, _OPTIONS)
             if tls is None
             else grpc.aio.secure_channel(address, tls.credentials(), _OPTIONS)
         )
         self._stub = InferenceServiceStub(self._channel)
-        self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
         self._retry = retry or RetryPolicy()
         self._pace = Pace()
         self._session: ClientSession | None = None
@@ -365,6 +369,17 @@ class AsyncClient:
         finally:
             for generation in generations:
                 generation.cancel()
+
+
+def _checked_token(token: object) -> str:
+    """Return a token that a call's metadata can hold. The error does not show it: it is a secret."""
+    if not isinstance(token, str):
+        raise InvalidRequestError(FieldViolation("token", f"must be text or None, not {kind_of(token)}"))
+    for index, character in enumerate(token):
+        if not " " <= character <= "~":
+            problem = f"has a character at index {index} that no HTTP header can hold: not printable ASCII"
+            raise InvalidRequestError(FieldViolation("token", problem))
+    return token
 
 
 def _now() -> float:
