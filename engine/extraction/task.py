@@ -34,6 +34,8 @@ class ExtractionOptions(RequestOptions, Generic[T], total=False):
     """Show a progress bar on standard error: texts done, failed, and their rate. True by default."""
 
 
+_KEYWORDS = ExtractionOptions.__annotations__
+
 MAX_TOKENS = 1024
 """Maximum tokens of an answer whose sampling parameters do not say."""
 
@@ -83,7 +85,7 @@ def extraction_attempts(
     several = [texts] if isinstance(texts, str) else list(texts)
     samplings = per_prompt("sampling_params", sampling_params, len(several))
     requests = [
-        as_request("", _sampling(sampling), constraint, cast(RequestOptions, known), f"texts[{index}]")
+        as_request("", _sampling(sampling), constraint, cast(RequestOptions, known), f"texts[{index}]", own=_KEYWORDS)
         for index, sampling in enumerate(samplings)
     ]
     each = enumerate(zip(several, requests, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NewType, get_origin
 
 from typing_extensions import TypeAliasType
@@ -20,9 +20,23 @@ ConstraintInput = Constraint[T] | type[T]
 
 
 def as_request(
-    prompt: Prompt, sampling_params: object, constraint: object, options: RequestOptions, path: str = ""
+    prompt: Prompt,
+    sampling_params: object,
+    constraint: object,
+    options: RequestOptions,
+    path: str = "",
+    *,
+    own: Iterable[str] = ("constraint",),
 ) -> GenerateRequest:
     """Make a request from a prompt, its sampling, its constraint and its keywords.
+
+    Args:
+        prompt: the prompt.
+        sampling_params: its sampling.
+        constraint: its constraint.
+        options: the keywords that are left of the call.
+        path: the request's place in the call's arguments.
+        own: the call's keywords besides those of `RequestOptions`, for the error of a misspelt one.
 
     Raises:
         TypeError: an unknown keyword. The message names the closest known one.
@@ -31,7 +45,7 @@ def as_request(
     known = RequestOptions.__annotations__
     for name in options:
         if name not in known:
-            raise TypeError(f"unexpected keyword argument {name!r}{suggestion(name, {*known, 'constraint'} - {name})}")
+            raise TypeError(f"unexpected keyword argument {name!r}{suggestion(name, {*known, *own} - {name})}")
     sampling = SamplingParams() if sampling_params is None else sampling_params
     speculation = Speculation() if options.get("speculation") is None else options["speculation"]
     wrong = [*_of_type("sampling_params", sampling, SamplingParams), *_of_type("speculation", speculation, Speculation)]

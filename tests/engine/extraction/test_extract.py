@@ -183,6 +183,15 @@ def test_an_argument_for_all_texts_that_is_wrong_is_named(faces: FourFaces, face
 
 
 @pytest.mark.parametrize("face", FACES)
+def test_an_unknown_keyword_is_named_with_the_closest_of_extract(faces: FourFaces, face: str) -> None:
+    for name, meant in (("instruction", "instructions"), ("example", "examples"), ("retries", "retry")):
+        with pytest.raises(TypeError, match=rf"unexpected keyword argument '{name}'; did you mean {meant}\?"):
+            faces.call(face, "extract", "a", Flag, **{name: "b"})
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'constraint'$"):  # it is output_type here
+        faces.call(face, "extract", "a", Flag, constraint=Flag)
+
+
+@pytest.mark.parametrize("face", FACES)
 def test_the_progress_counts_what_failed(faces: FourFaces, face: str, capsys: pytest.CaptureFixture[str]) -> None:
     faces.call(face, "extract", ["a", None, "c"], Flag, SHORT, use_tqdm=True)
     first, *_, last = capsys.readouterr().err.lstrip("\r").split("\r")
