@@ -367,6 +367,14 @@ def _with_some(shape: ObjectShape, wanted: Members) -> Iterator[ObjectShape]:
         if value != NEVER:
             named = tuple((known, value if known == name else old) for known, old in shape.named)
             yield replace(shape, named=named, required=shape.required | {name})
+    for index, condition in enumerate(shape.some):
+        # The member that meets one condition may meet another too.
+        meeting = Members(meet_strings(condition.names, wanted.names), both(condition.value, wanted.value))
+        if meeting == condition:
+            yield shape
+            return
+        if meeting.value != NEVER and not meeting.names.is_empty():
+            yield replace(shape, some=(*shape.some[:index], meeting, *shape.some[index + 1 :]))
     for members in shape.others:
         joint = meet_strings(members.names, wanted.names)
         value = both(members.value, wanted.value)

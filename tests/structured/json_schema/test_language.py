@@ -143,6 +143,25 @@ def test_strings(schema: Any, accepted: list[str], rejected: list[str]) -> None:
         assert [text for text in rejected if one.accepts(text)] == []
 
 
+ALL_INTEGERS = {"type": "object", "additionalProperties": {"type": "integer"}}
+ALL_NULL = {"type": "object", "additionalProperties": {"type": "null"}}
+
+
+@pytest.mark.parametrize(
+    ("excluded", "accepted", "rejected"),
+    [
+        ([ALL_INTEGERS, {"const": {}}], ['{"a":null}', '{"a":1,"b":null}'], ["{}", '{"a":1}']),
+        ([{"const": {}}, ALL_INTEGERS], ['{"a":null}', '{"a":1,"b":null}'], ["{}", '{"a":1}']),
+        ([ALL_INTEGERS, ALL_NULL], ['{"a":true}', '{"a":1,"b":null}'], ["{}", '{"a":1}', '{"a":null,"b":null}']),
+    ],
+)
+def test_one_member_may_be_why_an_object_is_none_of_several(
+    excluded: list[Any], accepted: list[str], rejected: list[str]
+) -> None:
+    found = walker({"type": "object", "allOf": [{"not": schema} for schema in excluded]})
+    assert [text for text in (*accepted, *rejected) if found.accepts(text)] == accepted
+
+
 def test_all_spellings_of_a_name_are_one_name() -> None:
     closed = walker({"properties": {"é": {"type": "null"}}, "required": ["é"], "type": "object"})
     assert closed.accepts('{"é":null}')
