@@ -96,7 +96,7 @@ SERVER_FOREIGN: Mapping[str, str] = {
     "chat_template_content_format": "Parts of a message are joined by line breaks",
     "response_role": "Answers have the role assistant",
     "lora_modules": "Merge the adapter into the checkpoint",
-    "enable_request_id_headers": "The header x-request-id always comes back",
+    "enable_request_id_headers": "A request's header x-request-id always comes back",
     "return_tokens_as_token_ids": "Tokens are listed as text",
     "max_log_len": "Logs have no text",
 }
