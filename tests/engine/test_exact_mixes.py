@@ -33,7 +33,7 @@ Engines = tuple[Case, Core, Alone]
 
 PARAMETERS = [
     # The drafters, types and families of these are also those of other tests.
-    pytest.param(case, id=name, marks=[pytest.mark.slow] * (name in ("llama-head", "gpt2-float32")))
+    pytest.param(case, id=name, marks=[pytest.mark.slow] * (name in ("llama-head", "gpt2-float32", "gemma3-float16")))
     for name, case in CASES.items()
 ]
 

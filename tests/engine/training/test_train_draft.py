@@ -159,6 +159,7 @@ def test_samples_are_the_targets_own_answers(target: Path) -> None:
     assert (greedy == packed.answers).float().mean() > 0.99
 
 
+@pytest.mark.slow
 def test_writing_goes_on_where_it_was_broken_off(target: Path) -> None:
     llm = LLM(str(target), device="cpu", dtype="float32", max_num_seqs=16, kv_cache_memory_gib=0.05)
     plan = SamplePlan(tokens=400, answer_tokens=24, held_out=2)
