@@ -191,7 +191,7 @@ class AsyncEngine:
 
 
 class _Submission:
-    """The submission of a request on a thread, which may end when nobody waits for it any more."""
+    """The submission of a request on a thread, which may end when its caller has been cancelled."""
 
     def __init__(self, engine: EngineClient, request_id: str) -> None:
         """Of a request to ``engine``."""

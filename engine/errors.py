@@ -154,6 +154,15 @@ class StepFailedError(DraftlineError):
         super().__init__(message)
 
 
+def no_unicode(text: str) -> str | None:
+    """Why a text is no Unicode text: surrogate code points, which neither tokenizers nor messages can take. None if it is one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"character {error.start} is a surrogate code point, which no Unicode text has"
+    return None
+
+
 def unreadable(error: OSError | UnicodeDecodeError) -> str:
     """Why a file cannot be read as text, without its path."""
     if isinstance(error, UnicodeDecodeError):

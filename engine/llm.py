@@ -257,7 +257,7 @@ class _Turn:
     """The calls of an LLM one at a time: of its threads, one has the core."""
 
     def __init__(self) -> None:
-        """Nobody's turn."""
+        """No thread has it."""
         self._lock = threading.Lock()
         self._thread: int | None = None
 

@@ -11,6 +11,7 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar, override
 
 from draftline.engine.calls import Tool, ToolChoice
+from draftline.engine.errors import no_unicode
 from draftline.engine.options import FieldsError, Options
 from draftline.engine.vllm_names import SAMPLING_FOREIGN
 from draftline.kernels.limits import MAX_LOGIT_BIAS
@@ -275,13 +276,9 @@ class Constraint(_Params, Generic[T]):
     @field_validator("json_schema", "regex", "choice", "grammar", "structural_tag")
     @classmethod
     def _no_surrogates(cls, value: str | tuple[str, ...] | None) -> object:
-        # Neither messages nor the compiler can take them.
         for text in (value,) if isinstance(value, str) else value or ():
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                problem = f"character {error.start} is a surrogate code point, which no Unicode text has"
-                raise ValueError(problem) from None
+            if (problem := no_unicode(text)) is not None:
+                raise ValueError(problem)
         return value
 
     @model_validator(mode="after")

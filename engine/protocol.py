@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from draftline.engine.cache_journal import CacheJournal
 from draftline.engine.calls import Tool, ToolCall, ToolChoice, as_tool_calls, as_tool_choice, as_tools
-from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.errors import FieldViolation, InvalidRequestError, no_unicode
 from draftline.engine.outputs import Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.stats import NO_MEMORY, DevicePeak, EngineStats, MemoryUse
@@ -397,8 +397,5 @@ def check_unicode(field: str, text: str) -> None:
     Raises:
         InvalidRequestError: the text has one.
     """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        problem = f"character {error.start} is a surrogate code point, which no Unicode text has"
-        raise InvalidRequestError(FieldViolation(field, problem)) from None
+    if (problem := no_unicode(text)) is not None:
+        raise InvalidRequestError(FieldViolation(field, problem))

@@ -69,7 +69,7 @@ def generate(
 
 
 def refuse_logprobs(sampling: SamplingParams, reason: str) -> None:
-    """Raise `UsageError` if log-probabilities are asked for, which the server would compute for nobody."""
+    """Raise `UsageError` if log-probabilities are asked for that would not be printed."""
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(sampling, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')}: {reason}")

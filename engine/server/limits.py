@@ -6,8 +6,8 @@ server's ``max_request_mib`` bounds the size of a whole message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any, Protocol, TypeVar
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
@@ -35,6 +35,18 @@ MAX_DETOKENIZE = 1 << 20
 
 MAX_DETOKENIZED = 4_000_000
 """Bytes of the text that one Detokenize answers with over gRPC, whose clients take messages of up to 4 MiB by default."""
+
+
+class Message(Protocol):
+    """A chat message of any face."""
+
+    @property
+    def role(self) -> str:
+        """The author's role."""
+        ...
+
+
+_Message = TypeVar("_Message", bound=Message)
 
 
 def length_violations(value: Sized, limit: int, field: str, unit: str) -> Iterator[FieldViolation]:
@@ -67,21 +79,22 @@ def utf8_size(text: str) -> int:
 
 
 def chat_violations(
-    messages: Sequence[tuple[str, Iterable[str]]], info: EngineInfo, field: str
+    messages: Sequence[_Message], texts_of: Callable[[_Message], Iterable[str]], info: EngineInfo, field: str
 ) -> Iterator[FieldViolation]:
     """The violations of a chat: too many messages, or messages that are too long.
 
     Args:
-        messages: the role of each, and all texts of it that a template may show.
+        messages: the messages of any face.
+        texts_of: all texts of one that a template may show.
         info: the engine's.
         field: the path of the messages.
     """
     if len(messages) > MAX_MESSAGES:
         yield from length_violations(messages, MAX_MESSAGES, field, "messages")
         return
-    for index, (role, _) in enumerate(messages):
-        yield from length_violations(role, MAX_ROLE, f"{field}[{index}].role", "characters")
-    yield from text_violations(sum(utf8_size(text) for _, texts in messages for text in texts), info, field)
+    for index, message in enumerate(messages):
+        yield from length_violations(message.role, MAX_ROLE, f"{field}[{index}].role", "characters")
+    yield from text_violations(sum(utf8_size(text) for message in messages for text in texts_of(message)), info, field)
 
 
 def tool_violations(tools: Sequence[Any], info: EngineInfo, field: str) -> Iterator[FieldViolation]:

@@ -82,13 +82,9 @@ def prompt_size(prompt: Prompt) -> int:
     if isinstance(prompt, str):
         return len(prompt)
     if isinstance(prompt, Chat):
-        tools = sum(len(tool.description) + len(tool.parameters) for tool in prompt.tools)
-        calls = [call for details in prompt.details.values() for call in details.tool_calls]
-        reasoning = sum(len(details.reasoning) for details in prompt.details.values())
-        return (
-            tools
-            + sum(len(call.arguments) for call in calls)
-            + reasoning
-            + sum(len(text) for _, text in prompt.messages)
-        )
+        size = sum(len(content) for _, content in prompt.messages)
+        size += sum(len(tool.description) + len(tool.parameters) for tool in prompt.tools)
+        for details in prompt.details.values():
+            size += len(details.reasoning) + sum(len(call.arguments) for call in details.tool_calls)
+        return size
     return 0

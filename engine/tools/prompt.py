@@ -39,7 +39,7 @@ def rendered_chat(chat: Chat, info: EngineInfo) -> tuple[tuple[tuple[str, str], 
     tool_format = FORMATS.get(info.tool_format)
     if tool_format is None:
         return chat.messages, chat.rendering
-    return tuple(_explained(chat, tool_format)), chat.rendering
+    return tuple(_explained(chat, tools, tool_format)), chat.rendering
 
 
 def _members(details: MessageDetails, message: int) -> Mapping[str, object]:
@@ -81,10 +81,10 @@ def _arguments(call: ToolCall, path: str) -> dict[str, Any]:
     return arguments
 
 
-def _explained(chat: Chat, how: ToolFormat) -> Iterator[tuple[str, str]]:
+def _explained(chat: Chat, tools: tuple[dict[str, Any], ...], how: ToolFormat) -> Iterator[tuple[str, str]]:
     messages = list(enumerate(chat.messages))
     if chat.tools and chat.tool_choice.mode != "none":
-        schemas = "\n".join(json.dumps(tool.function()["function"], ensure_ascii=False) for tool in chat.tools)
+        schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
         example = _written((ToolCall("", "NAME", "{…}"),), how)
         explanation = _INSTRUCTIONS.format(tools=schemas, call=example)
         if messages and messages[0][1][0] == "system":

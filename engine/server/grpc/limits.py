@@ -31,7 +31,7 @@ def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
     """
     refuse(
         *text_violations(utf8_size(request.text), info, "text"),
-        *chat_violations(_messages(request.chat), info, "chat.messages"),
+        *chat_violations(request.chat.messages, _texts, info, "chat.messages"),
         *tool_violations(request.chat.tools, info, "chat.tools"),
         *_prompt_violations(request, info),
         *(
@@ -52,15 +52,11 @@ def _prompt_violations(request: pb.GenerateRequest, info: EngineInfo) -> Iterato
         yield from context_violations("token_ids", len(request.token_ids.ids), info)
 
 
-def _messages(chat: pb.Chat) -> list[tuple[str, list[str]]]:
-    """The role and the texts of each message."""
-    return [
-        (
-            message.role,
-            [message.content, message.reasoning, *(f"{call.name}{call.arguments}" for call in message.tool_calls)],
-        )
-        for message in chat.messages
-    ]
+def _texts(message: pb.ChatMessage) -> Iterator[str]:
+    """All texts of a message that a template may show."""
+    yield from (message.content, message.reasoning)
+    for call in message.tool_calls:
+        yield from (call.name, call.arguments)
 
 
 def check_constraint(constraint: pb.Constraint) -> None:
@@ -72,7 +68,7 @@ def check_tokenize(request: pb.TokenizeRequest, info: EngineInfo) -> None:
     """Check the lengths of a text or chat to be tokenized; see `check_generate`."""
     refuse(
         *text_violations(utf8_size(request.text), info, "text"),
-        *chat_violations(_messages(request.chat), info, "chat.messages"),
+        *chat_violations(request.chat.messages, _texts, info, "chat.messages"),
         *tool_violations(request.chat.tools, info, "chat.tools"),
     )
 

@@ -79,7 +79,7 @@ def chat(messages: list[ChatMessage], how: Rendered, info: EngineInfo, field: st
             for index, message in enumerate(messages)
             for violation in _misplaced(message, f"{field}[{index}]")
         ),
-        *chat_violations([(_role(message), _texts(message)) for message in messages], info, field),
+        *chat_violations(messages, _texts, info, field),
     )
     if how.continue_final_message:
         if how.add_generation_prompt:
@@ -131,10 +131,11 @@ def _role(message: ChatMessage) -> str:
     return "system" if message.role == "developer" else message.role
 
 
-def _texts(message: ChatMessage) -> list[str]:
+def _texts(message: ChatMessage) -> Iterator[str]:
     """All texts of a message that a template may show."""
-    calls = [f"{call.function.name}{call.function.arguments}" for call in message.tool_calls or ()]
-    return [_text(message), message.reasoning_content or message.reasoning or "", *calls]
+    yield from (_text(message), message.reasoning_content or message.reasoning or "")
+    for call in message.tool_calls or ():
+        yield from (call.function.name, call.function.arguments)
 
 
 def _text(message: ChatMessage) -> str:
