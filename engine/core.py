@@ -42,11 +42,14 @@ _Updates = list[tuple[OutputState, tuple[Update, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A step that was launched and not read yet. Planning and launching it took the host ``host_s`` seconds from ``started``."""
+    """A step that was launched and not read yet, with its drafter's catching up.
+
+    Planning and launching it took the host ``host_s`` seconds from ``started``.
+    """
 
     number: int
     plan: Plan
-    caught_up: bool
+    caught_up_tokens: int
     step: LaunchedStep
     started: float
     host_s: float
@@ -296,7 +299,8 @@ class Core:
             step = self._runner.launch(plan, catch_up, earlier, self._let_others_run)
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail(plan, error)
-        self._in_flight.append(_InFlight(self._launched, plan, bool(catch_up), step, started, self.now() - started))
+        caught_up = sum([chunk.count for chunk in catch_up])
+        self._in_flight.append(_InFlight(self._launched, plan, caught_up, step, started, self.now() - started))
         return []
 
     def _read(self, in_flight: _InFlight) -> _Updates:
@@ -321,8 +325,7 @@ class Core:
         seconds = arrived - max(in_flight.started, self._arrived)
         self._arrived = arrived
         self._measure(in_flight, seconds)
-        if not in_flight.caught_up:
-            self._policy.observe_step(plan, seconds)
+        self._policy.observe_step(plan, in_flight.caught_up_tokens, seconds)
         computed = sum([row.count for row in plan.rows])
         self._queue_order.measure(computed, seconds)
         if self._budget is not None:

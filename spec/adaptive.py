@@ -77,6 +77,9 @@ _WITHOUT_SHARE = 0.004
 _DRAFTING_STEPS = 200
 """The fewest steps with drafts between two such probes: after one, a drafter may have to catch up."""
 
+_FIRST_DRAFTING_STEPS = 40
+"""The steps before the first of them, when it is not known yet what drafts take. Until the next ones it is twice as long each time."""
+
 _FORGETTING = 0.01
 """The share by which the rate of a row without drafts moves towards the rate of all rows, with each choice."""
 
@@ -132,6 +135,7 @@ class DraftBudgets:
         self._since_probe = 0
         self._joined: Offers | None = None  # what rows follow that come later; None where none drafts, and in probes
         self._drafting_steps = 0  # since the last probe without drafts
+        self._first_probes = _FIRST_DRAFTING_STEPS  # the most before the next one
         self._pace = Pace()
         self.stands_for = 0
 
@@ -163,18 +167,23 @@ class DraftBudgets:
             at.update(right_rows, rows)
         self._unknown -= sum(reached)
 
-    def observe_step(self, rows: int, drafts: int, longest: int, seconds: float) -> None:
-        """Learn from the duration of a step in which no row computed a prompt, or had to be caught up with.
+    def observe_step(
+        self, rows: int, drafts: int, longest: int, seconds: float, *, prompt_tokens: int = 0, caught_up: int = 0
+    ) -> None:
+        """Learn from the duration of a step in which some rows decoded.
 
         Args:
-            rows: all rows.
+            rows: those rows.
             drafts: those of all rows together.
             longest: the most of any row.
             seconds: the time that it took.
+            prompt_tokens: tokens of prompts that it computed, too.
+            caught_up: tokens that the drafter read before.
         """
         if longest > self._costs.draft_lens[-1]:
             return
-        self._pace.observe(seconds / self._costs.of_drafts(rows, drafts, longest), drafting=longest > 0)
+        measured = self._costs.of_drafts(rows, drafts, longest) + self._catch_up.seconds(caught_up)
+        self._pace.observe(seconds, measured, prompt_tokens * self._costs.a_token, drafting=longest > 0)
 
     def seconds(self, rows: int) -> float:
         """Seconds of a step of so many rows without drafts, as measured at the start."""
@@ -205,8 +214,9 @@ class DraftBudgets:
         if not chosen:
             return self._probe(rows, steps)
         lost = STEPS_PER_CHOICE * (1 - rates[0] / rates[chosen])  # by a probe without drafts, in steps with them
-        if self._drafting_steps >= max(_DRAFTING_STEPS, lost / _WITHOUT_SHARE):
+        if self._drafting_steps >= min(max(_DRAFTING_STEPS, lost / _WITHOUT_SHARE), self._first_probes):
             self._drafting_steps, self.stands_for = 0, STEPS_PER_CHOICE
+            self._first_probes *= 2
             return [0] * len(rows)
         self._drafting_steps += steps
         self._joined = self._standing

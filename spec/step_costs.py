@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import mul
 
 from typing_extensions import override
 
@@ -41,6 +42,13 @@ class CostTable:
     def of_another(self, rows: int, longest: int) -> float:
         """Seconds of one draft more, in a step in which rows have up to ``longest`` drafts."""
         return 0.0
+
+    @property
+    def a_token(self) -> float:
+        """Seconds of one token more in the largest step, at least a microsecond: what a prompt's token probably takes."""
+        rows, drafts = self._rows[-1], self.draft_lens[-1]
+        longer = self.seconds(rows, drafts) - self.seconds(rows, 0)
+        return max(1e-6, longer / (rows * max(1, drafts)))
 
 
 class RaggedCostTable(CostTable):
@@ -83,14 +91,15 @@ class CatchUpCost:
 NO_CATCH_UP = CatchUpCost()
 
 
-_JITTER = 0.1**2
-"""The variance of a step's duration, in logarithms like all of these."""
+_JITTER, _PROMPT_JITTER = 0.1**2, 0.3**2
+"""The variance of a step's duration, in logarithms like all of these, and what prompts add to it where the step is all theirs."""
 
-_ALL_AT_FIRST, _DRAFTING_AT_FIRST = 0.1**2, 0.3**2
-"""The variances of the two factors before any step: the measurement was minutes ago, but had few rounds of each kind of step."""
+_AT_FIRST = 0.1**2, 0.3**2, 1.5**2
+"""The variances of the three factors before any step: the measurement was minutes ago, had few rounds of each kind of step, and no
+prompts."""
 
-_CHANGES, _HARDLY_CHANGES = 0.01**2, 0.001**2
-"""What a step adds to the variance of the factor of all steps, and to that of steps with drafts."""
+_CHANGES = 0.01**2, 0.001**2, 0.02**2
+"""What a step adds to these variances."""
 
 _MAX_OFF = math.log(1.5)
 """A step that takes longer than expected counts as if it took this much longer: something else may have disturbed it."""
@@ -102,36 +111,56 @@ _MIN_RATIO = 1e-3
 class Pace:
     """By which factors steps take longer at present than they were measured.
 
-    One factor is that of all steps: other programs run, or histories are longer than the measured ones. It changes all the time.
-    Steps with drafts have another one on top of it, an error of the measurement, which hardly changes. A step with drafts shows
-    their product. A Kalman filter (Kalman 1960, https://doi.org/10.1115/1.3662552) divides it by what is known less: at first the
-    second factor, later the first. Otherwise longer histories would look like expensive drafts.
+    - One factor is that of all steps: other programs run, or histories are longer than the measured ones. It changes all the time.
+    - Steps with drafts have another one on top of it, which hardly changes: an error of the measurement, or a host that
+      takes longer for drafts than the device.
+    - Prompts that a step computes have a third one, since they were not measured. Where requests come and go, hardly a step
+      is without them.
+
+    An extended Kalman filter (Kalman 1960, https://doi.org/10.1115/1.3662552) divides what a step shows between them: by what is
+    known less. Otherwise longer histories, or prompts, would look like expensive drafts.
     """
 
     def __init__(self) -> None:
         """Steps take as long as measured."""
-        self._all = self._drafting = 0.0  # logarithms
-        self._all_var, self._drafting_var = _ALL_AT_FIRST, _DRAFTING_AT_FIRST
-        self._covariance = 0.0
+        # Lists: a step has time for a few microseconds of this. The factors are logarithms.
+        self._factors = [0.0, 0.0, 0.0]
+        self._covariance = [[_AT_FIRST[row] * (row == column) for column in range(3)] for row in range(3)]
+        self._drafting = False  # in the step before
 
     @property
     def with_drafts(self) -> float:
         """The factor of steps with drafts alone."""
-        return math.exp(self._drafting)
+        return math.exp(self._factors[1])
 
-    def observe(self, ratio: float, *, drafting: bool) -> None:
-        """Learn from a step that took ``ratio`` times as long as measured, at least 0."""
-        self._all_var += _CHANGES
-        self._drafting_var += _HARDLY_CHANGES
-        seen = float(drafting)  # of the second factor
-        off = math.log(max(ratio, _MIN_RATIO)) - self._all - seen * self._drafting
-        # How far the step's duration varies with each of the factors.
-        of_all = self._all_var + seen * self._covariance
-        of_drafting = self._covariance + seen * self._drafting_var
-        variance = of_all + seen * of_drafting + _JITTER
+    def observe(self, seconds: float, decodes: float, prompts: float = 0.0, *, drafting: bool) -> None:
+        """Learn from a step.
+
+        Args:
+            seconds: the time that it took, at least 0.
+            decodes: what its decodes or verifies take as measured, more than 0.
+            prompts: what its prompts were expected to take.
+            drafting: whether it had drafts. If the step before had not, or the other way round, it is ignored: a host that is late
+                still works for the step before.
+        """
+        if drafting is not self._drafting:
+            self._drafting = drafting
+            return
+        of_all, of_drafting, of_prompts = [math.exp(factor) for factor in self._factors]
+        decodes *= of_all * (of_drafting if drafting else 1.0)
+        prompts *= of_all * of_prompts
+        share = decodes / (decodes + prompts)
+        off = math.log(max(seconds / (decodes + prompts), _MIN_RATIO))
         off = min(max(off, -_MAX_OFF), _MAX_OFF)
-        self._all += of_all / variance * off
-        self._drafting += of_drafting / variance * off
-        self._all_var -= of_all**2 / variance
-        self._covariance -= of_all * of_drafting / variance
-        self._drafting_var -= of_drafting**2 / variance
+        for index, change in enumerate(_CHANGES):
+            self._covariance[index][index] += change
+        # How the logarithm of the step's duration follows each of the factors.
+        slopes = [1.0, share * drafting, 1.0 - share]
+        covariances = [sum(map(mul, row, slopes)) for row in self._covariance]
+        variance = sum(map(mul, slopes, covariances)) + _JITTER + _PROMPT_JITTER * (1.0 - share) ** 2
+        gains = [covariance / variance for covariance in covariances]
+        self._factors = [factor + gain * off for factor, gain in zip(self._factors, gains, strict=True)]
+        self._covariance = [
+            [known - gain * learned for known, learned in zip(row, covariances, strict=True)]
+            for row, gain in zip(self._covariance, gains, strict=True)
+        ]

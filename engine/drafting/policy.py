@@ -69,8 +69,8 @@ class DraftPolicy:
     def observe(self, verified: Seq[Verified]) -> None:
         """Learn from the sequences that had drafts in a step."""
 
-    def observe_step(self, plan: Plan, seconds: float) -> None:
-        """Learn from the duration of a step in which the drafter had nothing to catch up with."""
+    def observe_step(self, plan: Plan, caught_up: int, seconds: float) -> None:
+        """Learn from the duration of a step, before which the drafter caught up with so many tokens."""
 
     def forget(self, sequence: Sequence) -> None:
         """Drop the state of a sequence that has ended."""
@@ -158,11 +158,14 @@ class AdaptiveDrafting(DraftPolicy):
         self._budgets.observe(rows)
 
     @override
-    def observe_step(self, plan: Plan, seconds: float) -> None:
+    def observe_step(self, plan: Plan, caught_up: int, seconds: float) -> None:
         rows = plan.rows
-        if rows and len(rows) <= self._max_rows and all(row.count == 1 and row.samples for row in rows):
-            drafts = [row.drafts for row in rows]
-            self._budgets.observe_step(len(rows), sum(drafts), max(drafts), seconds)
+        drafts = [row.drafts for row in rows if row.count == 1 and row.samples]
+        if drafts and len(rows) <= self._max_rows:
+            prompt_tokens = sum([row.count for row in rows]) - len(drafts)
+            self._budgets.observe_step(
+                len(drafts), sum(drafts), max(drafts), seconds, prompt_tokens=prompt_tokens, caught_up=caught_up
+            )
 
     @override
     def forget(self, sequence: Sequence) -> None:
@@ -233,8 +236,8 @@ class WrappedPolicy(DraftPolicy):
         self._policy.observe(verified)
 
     @override
-    def observe_step(self, plan: Plan, seconds: float) -> None:
-        self._policy.observe_step(plan, seconds)
+    def observe_step(self, plan: Plan, caught_up: int, seconds: float) -> None:
+        self._policy.observe_step(plan, caught_up, seconds)
 
     @override
     def forget(self, sequence: Sequence) -> None:

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
+from typing import Protocol
 
 from draftline.engine.drafting.policy import DraftPolicy
 from draftline.engine.params import SamplingParams
@@ -37,8 +38,8 @@ Chances = Callable[[random.Random, float], Iterator[Sequence[float]]]
 """For one request at a share of the whole run: at each output token, the chance of each draft, if those before it are right."""
 
 
-def texts(chances: Chances, count: int, seed: int) -> list[Text]:
-    """``count`` requests, the same in every call."""
+def texts(chances: Chances, count: int, seed: int, lengths: tuple[int, int] = (40, 128)) -> list[Text]:
+    """``count`` requests, the same in every call, with outputs of these lengths."""
     draw = random.Random(seed)
 
     def run(each: Sequence[float]) -> int:
@@ -49,7 +50,7 @@ def texts(chances: Chances, count: int, seed: int) -> list[Text]:
 
     def text(index: int) -> Text:
         steps = chances(draw, index / count)
-        return Text(draw.randint(30, 300), tuple(run(next(steps)) for _ in range(draw.randint(40, 128))))
+        return Text(draw.randint(30, 300), tuple(run(next(steps)) for _ in range(draw.randint(*lengths))))
 
     return [text(index) for index in range(count)]
 
@@ -83,6 +84,27 @@ def changes(*phases: Chances) -> Chances:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """Microseconds that a host takes for a step, beside the device; the longer of both is what the step takes.
+
+    Attributes:
+        step: for any.
+        row: of each row.
+        drafts: of each row with drafts.
+        request: of each new request.
+    """
+
+    step: float = 0.0
+    row: float = 0.0
+    drafts: float = 0.0
+    request: float = 0.0
+
+    def seconds(self, rows: int, drafting: int, requests: int) -> float:
+        """Seconds of a step."""
+        return (self.step + self.row * rows + self.drafts * drafting + self.request * requests) * 1e-6
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """What steps take.
 
@@ -93,6 +115,8 @@ class Machine:
         each: of each draft of the longest row.
         catch_up: of the drafter.
         late: by how much longer steps with drafts take than was measured.
+        prompt_token: microseconds of a prompt's token.
+        host: what the host takes.
     """
 
     course: dict[int, float]
@@ -101,6 +125,8 @@ class Machine:
     each: float = 0.0
     catch_up: CatchUpCost = NO_CATCH_UP
     late: float = 1.0
+    prompt_token: float = 0.0
+    host: Host = Host()
 
     def with_drafter(self, first: float, each: float, base: float = 0.0, a_token: float = 0.0) -> Machine:
         """The machine with a drafter, whose microseconds are relative to those of a step of one token."""
@@ -156,7 +182,16 @@ class Served:
         return self.tokens / self.seconds
 
 
-ObserveStep = Callable[[int, int, int, float], None]
+class ObserveStep(Protocol):
+    """As `DraftBudgets.observe_step`."""
+
+    def __call__(
+        self, rows: int, drafts: int, longest: int, seconds: float, *, prompt_tokens: int, caught_up: int
+    ) -> None: ...
+
+
+def ignore_step(rows: int, drafts: int, longest: int, seconds: float, *, prompt_tokens: int, caught_up: int) -> None:
+    """Learn nothing."""
 
 
 def serve(
@@ -164,7 +199,7 @@ def serve(
     waiting: Sequence[Text],
     rows: int,
     policy: DraftPolicy,
-    observe_step: ObserveStep = lambda rows, drafts, longest, seconds: None,
+    observe_step: ObserveStep = ignore_step,
 ) -> Served:
     """Serve the texts, ``rows`` at a time, until no more wait."""
     queue, found = iter(waiting), Served()
@@ -178,6 +213,7 @@ def serve(
 
     slots = [admit(next(queue)) for _ in range(rows)]
     lacking: dict[requests.Sequence, int] = {}
+    host = 0.0
     while True:
         running = [slot for slot in slots if not slot.fresh]
         lacking = {slot.sequence: slot.lacking for slot in running}
@@ -188,12 +224,17 @@ def serve(
         shape = (drafts if machine.ragged else 0, longest)
         if shape not in costs:
             costs[shape] = machine.seconds(budgets)
-        taken = costs[shape] * (machine.late if longest else 1.0)
-        found.seconds += taken + machine.catch_up.seconds(late)
+        prompt_tokens = sum([slot.text.prompt for slot in slots if slot.fresh])
+        taken = costs[shape] * (machine.late if longest else 1.0) + machine.catch_up.seconds(late)
+        taken += machine.prompt_token * prompt_tokens * 1e-6
+        # The host launches a step and takes the results of the one before.
+        before, host = host, machine.host.seconds(rows, sum([budget > 0 for budget in budgets]), rows - len(running))
+        taken = max(taken, (before + host) / 2)
+        found.seconds += taken
         found.drafted += drafts
         found.by_length[longest] += 1
-        if not late and len(running) == rows:
-            observe_step(rows, drafts, longest, taken)
+        if running:
+            observe_step(len(running), drafts, longest, taken, prompt_tokens=prompt_tokens, caught_up=late)
         policy.observe(
             [
                 (slot.sequence, budget, min(budget, slot.text.runs[slot.decided]))

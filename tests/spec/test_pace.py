@@ -1,4 +1,4 @@
-"""``Pace``: what slows all steps, and what slows steps with drafts."""
+"""``Pace``: what slows all steps, what slows steps with drafts, and what prompts take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def known_pace(extra: float) -> Pace:
     pace = Pace()
     for step in range(200):
         drafting = step // 20 % 2 == 1
-        pace.observe(extra if drafting else 1.0, drafting=drafting)
+        pace.observe(extra if drafting else 1.0, 1.0, drafting=drafting)
     return pace
 
 
@@ -27,26 +27,46 @@ def test_longer_histories_do_not_look_like_dear_drafts() -> None:
     for change in (1.5, 1 / 1.5):
         pace = known_pace(1.2)
         for step in range(300):
-            pace.observe(1.2 * change ** min(1.0, step / 100), drafting=True)
+            pace.observe(1.2 * change ** min(1.0, step / 100), 1.0, drafting=True)
         assert pace.with_drafts == pytest.approx(1.2, rel=0.06)
 
 
 def test_the_first_steps_with_drafts_tell_what_drafts_cost() -> None:
     pace = Pace()
     for _ in range(10):
-        pace.observe(1.0, drafting=False)
+        pace.observe(1.0, 1.0, drafting=False)
     for _ in range(30):
-        pace.observe(2.0, drafting=True)
+        pace.observe(2.0, 1.0, drafting=True)
     assert pace.with_drafts > 1.6
 
 
 def test_a_disturbed_step_counts_little() -> None:
     pace = known_pace(1.2)
-    pace.observe(100.0, drafting=True)
+    pace.observe(100.0, 1.0, drafting=True)
     assert pace.with_drafts == pytest.approx(1.2, rel=0.03)
 
 
 def test_a_step_that_took_no_time_by_a_coarse_clock() -> None:
     pace = known_pace(1.2)
-    pace.observe(0.0, drafting=True)
+    pace.observe(0.0, 1.0, drafting=True)
     assert pace.with_drafts == pytest.approx(1.2, rel=0.03)
+
+
+@pytest.mark.parametrize("prompt", [0.02, 0.3, 2.0])
+def test_prompts_do_not_look_like_dear_drafts(prompt: float) -> None:
+    """Nearly every step has some, and none was measured."""
+    pace = Pace()
+    for step in range(2000):
+        drafting = step % 50 >= 5
+        tokens = step * 7 % 5
+        pace.observe((1.3 if drafting else 1.0) + prompt * tokens, 1.0, 0.1 * tokens, drafting=drafting)
+    assert pace.with_drafts == pytest.approx(1.3, rel=0.05)
+
+
+def test_the_step_after_another_kind_is_ignored() -> None:
+    """The host still works for the one before."""
+    pace = known_pace(1.2)
+    before = pace.with_drafts
+    for step in range(100):
+        pace.observe(3.0, 1.0, drafting=step % 2 == 1)
+    assert pace.with_drafts == before

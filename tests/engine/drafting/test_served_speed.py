@@ -16,6 +16,7 @@ from served_texts import (
     MAX_DRAFTS,
     Chances,
     Fixed,
+    Host,
     Machine,
     always,
     bursts,
@@ -122,3 +123,30 @@ def test_served_speed_is_that_of_the_best_fixed_number(
     of_plain, of_best = BOUNDS[grid]
     assert got >= of_plain * fixed[0]
     assert got >= of_best * max(fixed)
+
+
+_HOSTS = {
+    "fast": Host(100, 2.5, 6, 60),
+    "slow": Host(200, 9, 22, 150),
+    "slower": Host(300, 9, 30, 150),
+}
+_BUSY = {"greedy": always(0.65, 0.68, 0.7), "sampled": always(0.46, 0.43, 0.45), "0.3": always(0.3)}
+
+
+@pytest.mark.parametrize("host", _HOSTS)
+@pytest.mark.parametrize(
+    "profile", [pytest.param(name, marks=pytest.mark.slow) if name != "greedy" else name for name in _BUSY]
+)
+@pytest.mark.parametrize(
+    "rows", [pytest.param(8, marks=pytest.mark.slow), 64, pytest.param(96, marks=pytest.mark.slow)]
+)
+def test_served_speed_where_hardly_a_step_is_without_prompts(host: str, profile: str, rows: int) -> None:
+    """Short answers to many requests. What drafts take shows only beside prompts and catching up, and the host may take longest."""
+    served = replace(_SMOLLM2.with_drafter(0.04, 0.05, 0.1, 0.0001), prompt_token=1.0, host=_HOSTS[host])
+    waiting = texts(_BUSY[profile], max(60, 30 * rows), rows, (15, 60))
+    fixed = [serve(served, waiting, rows, Fixed(drafts)).rate for drafts in DRAFT_LENS]
+    budgets = DraftBudgets(served.table(rows), served.catch_up)
+    drafting = AdaptiveDrafting(budgets, MAX_DRAFTS, 128, clock=lambda: 0.0)
+    got = serve(served, waiting, rows, drafting, budgets.observe_step).rate
+    assert got >= 0.96 * fixed[0]
+    assert got >= 0.93 * max(fixed)
