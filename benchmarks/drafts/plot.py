@@ -1,6 +1,6 @@
 """Plot the speed-up of speculative decoding by concurrency.
 
-    python benchmarks/drafts/plot.py benchmarks/results/h200-speculation.jsonl --output docs/speculation.svg
+    python benchmarks/drafts/plot.py benchmarks/results/h200-speculation.jsonl --output gains.svg
 
 One line for each model, drafter, dataset and choice of draft lengths. Of several results for one point, the last in the
 file counts.

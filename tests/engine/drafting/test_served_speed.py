@@ -29,7 +29,7 @@ from served_texts import (
 from draftline.engine.drafting.policy import AdaptiveDrafting
 from draftline.spec.adaptive import DraftBudgets
 
-# Microseconds of a pass by its tokens: steps and verifies of docs/benchmarks.md on an H200 and their likely course between,
+# Microseconds of a pass by its tokens: steps and verifies of docs/exactness.md on an H200 and their likely course between,
 # and of a CPU whose second token costs little or much.
 _SMOLLM2 = Machine(
     {1: 475, 2: 478, 4: 485, 5: 511, 8: 520, 16: 590, 40: 820, 64: 1031, 128: 1390, 256: 1927, 640: 4300, 1200: 8000}
