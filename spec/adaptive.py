@@ -77,7 +77,7 @@ _WITHOUT_SHARE = 0.004
 _DRAFTING_STEPS = 200
 """The fewest steps with drafts between two such probes: after one, a drafter may have to catch up."""
 
-_FIRST_DRAFTING_STEPS = 40
+_FIRST_DRAFTING_STEPS = 100
 """The steps before the first of them, when it is not known yet what drafts take. Until the next ones it is twice as long each time."""
 
 _FORGETTING = 0.01

@@ -74,7 +74,7 @@ def test_a_choice_that_takes_long_stands_for_more_steps(seconds: float, stands: 
 
     drafting = AdaptiveDrafting(Slow(CostTable(CHEAP), prior=0.9), max_drafts=4, max_rows=4, clock=lambda: now)
     one = sequence()
-    for _ in range(40):  # after which comes a probe without drafts
+    for _ in range(80):  # soon after which comes a probe without drafts
         begun += 1
         drafting.begin_step([one])
         assert drafting.draft_len(one) > 0

@@ -148,5 +148,5 @@ def test_served_speed_where_hardly_a_step_is_without_prompts(host: str, profile:
     budgets = DraftBudgets(served.table(rows), served.catch_up)
     drafting = AdaptiveDrafting(budgets, MAX_DRAFTS, 128, clock=lambda: 0.0)
     got = serve(served, waiting, rows, drafting, budgets.observe_step).rate
-    assert got >= 0.96 * fixed[0]
+    assert got >= 0.95 * fixed[0]
     assert got >= 0.93 * max(fixed)
