@@ -1,4 +1,4 @@
-"""The fixed widths of the slot table, without torch, so that validation and scheduling need none."""
+"""Fixed widths of the slot table, and limits of kernels, without torch, so that validation and scheduling need none."""
 
 from __future__ import annotations
 
@@ -10,3 +10,7 @@ MAX_BAD_WORD_TOKENS = 1024
 
 MAX_STOP_IDS = 128
 """The most token ids that can end one request: its stop_token_ids plus the model's end-of-sequence ids."""
+
+LEAST_LONG_HISTORY = 768
+"""The fewest tokens of a history that several programs share though a batch has many rows: a program reads so many in about the time
+that joining the parts takes."""

@@ -6,7 +6,7 @@ and the oracle of every other implementation's tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -201,6 +201,24 @@ class Ops(Protocol):
                 the device knows (`SlotTable.lengths`). Its start is then an upper bound. Empty: no row's does.
         """
         ...
+
+    def are_uneven(
+        self, query_len: int, context_lens: Sequence[int], bound: int, num_heads: int, cache: LayerCache
+    ) -> bool:
+        """Whether decodes or verifies are faster with `share_long_histories`.
+
+        Args:
+            query_len: the most query tokens of a row.
+            context_lens: the context length of each row, or an upper bound of it.
+            bound: that of all rows.
+            num_heads: H.
+            cache: any layer's.
+        """
+        return False
+
+    def share_long_histories(self, batch: Batch, cache: LayerCache) -> Batch:
+        """The batch, with what attention needs to divide long histories between programs. ``cache`` is any layer's."""
+        return batch
 
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         """The token at each row's position, a pure function of its logits, history, parameters and seed.

@@ -35,6 +35,7 @@ from kernel_timing.divisions import divisions
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
 from kernel_timing.steps import DecodeStep, MixedStep, Step, VendorOps, make_weights
 from kernel_timing.timing import Bench, Ceilings, copies_beyond_cache, relative_error
+from kernel_timing.uneven import uneven
 
 
 def elementwise_case(bench: Bench, ops: TritonOps, model: ModelSizes, tokens: int) -> None:
@@ -331,6 +332,7 @@ SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {
     "sampling": sampling,
     "steps": steps,
     "mixed": mixed,
+    "uneven": uneven,
     "prefill": prefill,
     "linears": linears,
     "divisions": divisions,

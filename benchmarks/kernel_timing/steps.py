@@ -56,16 +56,18 @@ class Step:
 
     Attributes:
         tokens: the rows of its products.
+        batch: its rows.
+        cache: their keys and values.
         num_bytes: the bytes that it must read: the weights, and the keys and values of the rows.
     """
 
     def __init__(self, model: ModelSizes, weights: DecoderWeights, batch: Batch, blocks: int, context: int) -> None:
         """Of a batch in so many blocks of the cache; its rows have so much context together."""
         self.tokens = len(batch.positions)
-        self._batch = batch
+        self.batch = batch
         self._weights = weights
         shape = (blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
-        self._cache = KVCache(tuple(LayerCache(randn(*shape), randn(*shape)) for _ in range(model.layers)))
+        self.cache = KVCache(tuple(LayerCache(randn(*shape), randn(*shape)) for _ in range(model.layers)))
         index = torch.arange(len(batch.logits_index), device=DEVICE)
         self._slots = SlotTable.allocate(len(index), 8, 1, DEVICE)
         self._rows = SampleRows(index, index, SamplingFeatures.NONE, None)
@@ -74,7 +76,11 @@ class Step:
 
     def run(self, ops: Ops) -> Tensor:
         """Run one step with these operations; return the logits."""
-        logits = EagerForward(self._weights, EPS, DTYPE, ops)(self._batch, self._cache)
+        return self.run_batch(ops, self.batch)
+
+    def run_batch(self, ops: Ops, batch: Batch) -> Tensor:
+        """Run one step of another form of the batch."""
+        logits = EagerForward(self._weights, EPS, DTYPE, ops)(batch, self.cache)
         ops.sample(logits, self._rows, self._slots)
         return logits
 

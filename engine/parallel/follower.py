@@ -213,7 +213,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
         from draftline.engine.runner.warmup import capture_graphs
 
         graphs = capture_graphs(parts)
-    return Follower(target, Executors(EagerExecutor(parts), shapes, graphs), parts, samples, group)
+    return Follower(target, Executors(EagerExecutor(parts), shapes, graphs, parts.are_uneven), parts, samples, group)
 
 
 class _Reports:

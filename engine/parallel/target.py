@@ -105,7 +105,7 @@ class Target:
         """The step shapes that have graphs."""
         # The size that holds the largest step has less than twice its tokens.
         prompt_tokens = min(launch_bound_tokens(self.shape), 2 * self.step_tokens)
-        return StepShapes(self.config.max_num_seqs, max_draft_tokens, prompt_tokens)
+        return StepShapes(self.config.max_num_seqs, max_draft_tokens, prompt_tokens, self.max_len)
 
     def allocate_table(self, max_model_len: int, max_draft_tokens: int) -> SlotTable:
         """Allocate the slot table.

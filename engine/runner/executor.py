@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from draftline.engine.request.sequence import Row
-from draftline.engine.runner.shapes import StepShape, StepShapes
+from draftline.engine.runner.shapes import AreUneven, StepShape, StepShapes, never_uneven
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Accept, Ops, Sample
@@ -58,6 +58,11 @@ class ExecutorParts:
     def forward(self, batch: Batch) -> Tensor:
         """The target's logits of a batch, [S, vocab]. The drafter receives the hidden states that it wants."""
         return self.model.forward(batch, self.cache, self.drafter.sink)
+
+    def are_uneven(self, query_len: int, lengths: Seq[int]) -> bool:
+        """Whether rows of up to so many query tokens, with histories of these lengths, are faster where the long ones are divided."""
+        bound, heads = self.table.tokens.shape[1], self.model.config.num_heads
+        return self.ops.are_uneven(query_len, lengths, bound, heads, self.cache.layers[0])
 
     def sample_and_accept(
         self, logits: Tensor, rows: SampleRows, starts: Tensor, max_samples: int
@@ -144,15 +149,17 @@ class Executors:
         eager: runs any rows.
         shapes: finds the shape that holds a step.
         graphs: by shape; empty on a CPU, and where graphs are switched off.
+        are_uneven: decides about the shape of histories of such lengths.
     """
 
     eager: Executor
     shapes: StepShapes
     graphs: Mapping[StepShape, Executor] = field(default_factory=dict)
+    are_uneven: AreUneven = never_uneven
 
     def for_step(self, rows: tuple[Row, ...]) -> Executor:
         """The executor that runs ``forward`` and ``sample`` of these rows."""
-        return self._graph_of(self.shapes.of_step(rows)) if self.graphs else self.eager
+        return self._graph_of(self.shapes.of_step(rows, self.are_uneven)) if self.graphs else self.eager
 
     def for_catch_up(self, chunks: Seq[DraftChunk]) -> Executor:
         """The executor that lets the drafter catch up with these chunks."""

@@ -77,7 +77,10 @@ class GraphExecutor(Executor):
 
         def gather_and_forward() -> ForwardResult:
             inputs = gather_planned(parts.table, slots, plan, self._bounds(shape.samples), parts.block_size)
-            logits = parts.forward(inputs.batch)
+            batch = inputs.batch
+            if shape.uneven:
+                batch = parts.ops.share_long_histories(batch, parts.cache.layers[0])
+            logits = parts.forward(batch)
             return ForwardResult(logits, inputs.slots, inputs.positions)
 
         result = self._forward.record(forward, gather_and_forward)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from typing import TypeAlias
 
 from draftline.engine.request.sequence import Row
+from draftline.kernels.limits import LEAST_LONG_HISTORY
 from draftline.models.config import ModelConfig
 
 MAX_DRAFTING_ROWS = 128
@@ -16,6 +19,8 @@ MAX_DRAFTING_ROWS = 128
 _MAX_ROWS = 512
 
 _DRAFT_LENS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+
+_UNEVEN_ROWS = (8, 32, 128)
 
 _PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192)
 """Tokens of steps with prompts. A step with fewer tokens than its graph computes padding, which is thrown away."""
@@ -33,6 +38,15 @@ _FLOPS_PER_S = 5e14
 """Arithmetic of a large GPU."""
 
 
+AreUneven: TypeAlias = Callable[[int, Seq[int]], bool]
+"""Whether rows of up to so many query tokens, with histories of these lengths, are faster in uneven shapes."""
+
+
+def never_uneven(query_len: int, lengths: Seq[int]) -> bool:
+    """For devices that divide no histories."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class StepShape:
     """The size of a graph. A step of fewer rows, drafts or tokens is padded to it.
@@ -42,17 +56,19 @@ class StepShape:
         drafts: drafts a row.
         tokens: query tokens of all rows together.
         max_query_len: the most query tokens of one row, which may be any of them.
+        uneven: whether some histories are much longer than the others, and divided.
     """
 
     rows: int
     drafts: int
     tokens: int
     max_query_len: int
+    uneven: bool = False
 
     @staticmethod
-    def decode(rows: int, drafts: int) -> StepShape:
+    def decode(rows: int, drafts: int, *, uneven: bool = False) -> StepShape:
         """The shape of rows that compute their newest token and their drafts."""
-        return StepShape(rows, drafts, rows * (drafts + 1), drafts + 1)
+        return StepShape(rows, drafts, rows * (drafts + 1), drafts + 1, uneven)
 
     @staticmethod
     def with_prompts(rows: int, drafts: int, tokens: int) -> StepShape:
@@ -95,16 +111,19 @@ class StepShapes:
         draft_lens: drafts a row of the decode shapes, ascending; 0 among them.
     """
 
-    def __init__(self, max_rows: int, max_drafts: int, prompt_tokens: int = 0) -> None:
+    def __init__(self, max_rows: int, max_drafts: int, prompt_tokens: int = 0, max_len: int = 0) -> None:
         """Shapes for steps of up to ``max_rows`` rows (as far as `row_counts` go) with up to ``max_drafts`` drafts each.
 
-        Steps with prompts have up to about ``prompt_tokens`` tokens; where that is 0, they have no graphs.
+        Steps with prompts have up to about ``prompt_tokens`` tokens; where that is 0, they have no graphs. Histories have up to
+        ``max_len`` tokens; where they may be long, there are shapes for uneven ones.
         """
-        self._limits = max_rows, max_drafts, prompt_tokens
+        self._limits = max_rows, max_drafts, prompt_tokens, max_len
         self._rows = row_counts(max_rows)
         few = [rows for rows in self._rows if rows <= MAX_DRAFTING_ROWS]
         self.drafting_rows = tuple(few or self._rows[:1])
         self.draft_lens = tuple(k for k in _DRAFT_LENS if k < max_drafts) + ((max_drafts,) if max_drafts else (0,))
+        few_uneven = [rows for rows in _UNEVEN_ROWS if rows < self._rows[-1]]
+        self._uneven_rows = (*few_uneven, self._rows[-1]) if max_rows > 1 and max_len > LEAST_LONG_HISTORY else ()
         fewer = [rows for rows in _PROMPT_ROWS if rows < self._rows[-1]]
         self._prompt_rows = (*fewer, self._rows[-1])
         self._prompt_tokens = [tokens for tokens in _PROMPT_TOKENS if tokens <= prompt_tokens]
@@ -121,21 +140,31 @@ class StepShapes:
 
     def within(self, max_samples: int) -> StepShapes:
         """The shapes of so few rows that a step in a graph decides at most ``max_samples`` tokens; at least those of one row."""
-        shapes, (_, max_drafts, prompt_tokens) = self, self._limits
+        shapes, (_, *others) = self, self._limits
         while shapes.max_samples > max_samples and (rows := shapes._rows[-1]) > 1:
-            shapes = StepShapes(rows // 2, max_drafts, prompt_tokens)
+            shapes = StepShapes(rows // 2, *others)
         return shapes
 
     @property
     def all(self) -> list[StepShape]:
         """Every shape."""
-        return [*self.decodes, *self.prompts]
+        return [*self.decodes, *self.uneven, *self.prompts]
 
     @property
     def decodes(self) -> list[StepShape]:
         """The shapes without prompts."""
         return [
             StepShape.decode(rows, k) for k in self.draft_lens for rows in (self.drafting_rows if k else self._rows)
+        ]
+
+    @property
+    def uneven(self) -> list[StepShape]:
+        """The shapes without prompts whose histories are uneven: few, since they come up rarely."""
+        return [
+            StepShape.decode(rows, k, uneven=True)
+            for k in sorted({0, self.draft_lens[-1]})
+            for rows in self._uneven_rows
+            if not k or rows <= self.max_drafting_rows
         ]
 
     @property
@@ -154,15 +183,23 @@ class StepShapes:
         counts = [rows for fewer, rows in pairwise((0, *self._prompt_rows)) if fewer < most]
         return [rows for rows, more in pairwise(counts) if more * _TOKENS_A_ROW > tokens] + counts[-1:]
 
-    def of_step(self, rows: tuple[Row, ...]) -> StepShape | None:
-        """The smallest shape that holds the rows; None if none does."""
+    def of_step(self, rows: tuple[Row, ...], are_uneven: AreUneven = never_uneven) -> StepShape | None:
+        """The smallest shape that holds the rows; None if none does. ``are_uneven`` decides about decodes."""
         drafts = max([row.drafts for row in rows])
         if all(row.count == 1 and row.samples for row in rows):
+            if self._uneven_rows and are_uneven(drafts + 1, [row.known + row.drafts for row in rows]):
+                return self._of_uneven(len(rows), drafts)
             return self.of_decode(len(rows), drafts)
         if any(row.known_predictions for row in rows):
             return None  # log-probabilities of a prompt want logits that no graph has room for
         tokens = sum([row.count + row.drafts for row in rows])
         return self._of_prompts(len(rows), self.draft_lens[-1] if drafts else 0, tokens)
+
+    def _of_uneven(self, rows: int, drafts: int) -> StepShape | None:
+        """The smallest uneven shape that holds so many rows and drafts; None if none does."""
+        longest = self.draft_lens[-1] if drafts else 0
+        held = [shape for shape in self.uneven if shape.drafts == longest and shape.rows >= rows]
+        return held[0] if held and drafts <= longest else None
 
     @property
     def catch_ups(self) -> list[StepShape]:

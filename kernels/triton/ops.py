@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -18,7 +19,7 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.attention.decode import decode_attention
-from draftline.kernels.triton.attention.decode_plan import plan_decode
+from draftline.kernels.triton.attention.decode_plan import is_uneven, plan_decode, plan_uneven
 from draftline.kernels.triton.attention.plan import AttentionShape
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.attention.rope import rope_write_kv
@@ -26,6 +27,7 @@ from draftline.kernels.triton.attention.soft_cap import soft_cap
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.inputs.gather_drafts import gather_drafts
+from draftline.kernels.triton.inputs.long_histories import share_long_histories
 from draftline.kernels.triton.inputs.move_rows import copy_rows, put_rows, take_rows
 from draftline.kernels.triton.inputs.ngram import draft_ngram
 from draftline.kernels.triton.inputs.ngram_table import draft_ngram_table, learn_ngrams
@@ -127,7 +129,9 @@ class TritonOps(Ops):
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
         shape = AttentionShape.of(group, qkv, cache, self.limits)
         overlap = overlaps(qkv, self.limits)
-        plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)
+        # Windows leave no long histories.
+        plans = plan_decode if batch.long is None or spec.window is not None else plan_uneven
+        plan = plans(shape, batch.query_lens_host, batch.context_lens_host)
         if plan is None:
             queries = rope_write_kv(qkv, batch, cache, spec, first_head=group * num_kv_heads, overlap=overlap)
             return attention(queries, batch, cache, spec, limits=self.limits, own=qkv, overlap=overlap)
@@ -197,6 +201,18 @@ class TritonOps(Ops):
         from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
         return gather(slots, rows, query_lens, starts, logits_counts, block_size, from_newest)
+
+    @override
+    def are_uneven(
+        self, query_len: int, context_lens: Sequence[int], bound: int, num_heads: int, cache: LayerCache
+    ) -> bool:
+        shape = AttentionShape.of(num_heads // cache.keys.shape[2], cache.keys, cache, self.limits)
+        return is_uneven(shape, query_len, context_lens, bound)
+
+    @override
+    def share_long_histories(self, batch: Batch, cache: LayerCache) -> Batch:
+        kv_heads, head_dim = cache.keys.shape[2:]
+        return share_long_histories(batch, kv_heads, head_dim, self.limits)
 
     @override
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from draftline import LLM, SamplingParams
+from draftline.engine.runner.shapes import StepShape, StepShapes
 
 PROMPTS = [[7, 300 + i, 11, *range(20, 20 + 3 * i)] for i in range(24)]
 
@@ -69,6 +70,38 @@ def test_batched_equals_solo(llm: LLM, temperature: float) -> None:
     for prompt, output in zip(PROMPTS, together, strict=True):
         (solo,) = llm.generate(prompt, sampling, use_tqdm=False)
         assert output.outputs[0].token_ids == solo.outputs[0].token_ids
+
+
+@pytest.mark.xdist_group("engine-uneven")
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+def test_a_long_history_among_short_ones(tmp_path: Path, drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps whose histories are uneven have graphs of their own, and the same outputs."""
+    from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
+
+    (tmp_path / "config.json").write_text(json.dumps(SHAPE | {"num_key_value_heads": 8, "head_dim": 128}))
+    write_placeholder_tokenizer(tmp_path, SHAPE["vocab_size"])
+    engine = LLM(
+        str(tmp_path), load_format="dummy", device="cuda", kv_cache_memory_gib=0.5, max_num_seqs=24, drafter=drafter,
+        draft_tokens=3, draft_length="fixed",
+    )  # fmt: skip
+    found: list[StepShape | None] = []
+    of_uneven = StepShapes._of_uneven
+
+    def noted(shapes: StepShapes, rows: int, drafts: int) -> StepShape | None:
+        found.append(of_uneven(shapes, rows, drafts))
+        return found[-1]
+
+    monkeypatch.setattr(StepShapes, "_of_uneven", noted)
+    prompts = [*PROMPTS[:-1], [1 + token % 1000 for token in range(1900)]]
+    sampling = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    together = engine.generate(prompts, sampling, use_tqdm=False)
+    assert len(found) > 5
+    assert all(shape is not None and shape.uneven for shape in found)
+    found.clear()
+    for prompt, output in zip(prompts, together, strict=True):
+        (solo,) = engine.generate(prompt, sampling, use_tqdm=False)
+        assert output.outputs[0].token_ids == solo.outputs[0].token_ids
+    assert not found
 
 
 @pytest.mark.xdist_group("engine-plain")

@@ -254,6 +254,27 @@ def test_rows_together(rows: int, queries: int, prompt: Prompt, ops: TritonOps) 
     prompt.check(by(ops), [*spans[:-1], (900, 100)])
 
 
+@pytest.mark.parametrize(
+    ("prompt", "rows", "queries"),
+    by_layer({f"{rows}x{queries}": (rows, queries) for rows in (8, 40, 200) for queries in (1, 5)}),
+    indirect=["prompt"],
+)
+def test_a_few_long_histories_among_short_ones(rows: int, queries: int, prompt: Prompt, ops: TritonOps) -> None:
+    """Several programs share a long one."""
+
+    def uneven(qkv: Tensor, batch: Batch, layer: LayerCache, spec: AttentionSpec) -> Tensor:
+        shared = ops.share_long_histories(batch, layer)
+        assert shared.long is not None
+        least = int(batch.context_lens.sum()) * layer.keys.shape[2] // (2 * ops.limits.num_sms)
+        assert int(shared.long.starts[-1]) > 0 or least >= 1400
+        return ops.rope_attention(qkv, shared, layer, spec)
+
+    spans = [((37 * row * row + 11 * row) % 200, queries) for row in range(rows)]
+    spans[1], spans[rows - 3] = (1400, queries), (LENGTH - queries, 1)
+    prompt.check(uneven, spans, BOUND)
+    prompt.check(uneven, [(row, 0) if row == 2 else span for row, span in enumerate(spans)], BOUND)
+
+
 @pytest.mark.parametrize("prompt", by_layer({"": ()}), indirect=["prompt"])
 def test_verifies_of_all_lengths_and_chunks_together(prompt: Prompt, ops: TritonOps) -> None:
     spans = [(0, 1), (1400, 5), (33, 2), (640, 17), (64, 300), (777, 1), (1000, 33), (1499, 1)]
@@ -261,23 +282,35 @@ def test_verifies_of_all_lengths_and_chunks_together(prompt: Prompt, ops: Triton
     prompt.check(by(ops), spans[::-1])
 
 
-def test_launches_that_run_at_the_same_time_change_no_bit(ops: TritonOps) -> None:
-    """Many decodes beside a prompt chunk, in a chain of layers whose launches overlap, replayed as steps are."""
+TOGETHER = {
+    "beside-a-prompt": ((*[1] * 100, 200), (*range(100, 500, 4), 260)),
+    "uneven": ((*[1] * 50, 5), (*range(100, 300, 4), 1900)),
+}
+"""Query lengths and context lengths."""
+
+
+@pytest.mark.parametrize("kind", TOGETHER)
+def test_launches_that_run_at_the_same_time_change_no_bit(kind: str, ops: TritonOps) -> None:
+    """Many decodes beside a prompt chunk, or a long history that is shared, in a chain of layers whose launches overlap, replayed as
+    steps are."""
     if not ops.limits.overlaps:
         pytest.skip("launches overlap from compute capability 9.0 on")
     rng = torch.Generator("cuda").manual_seed(5)
-    lengths = (*[1] * 100, 200)
-    batch, blocks = scattered_batch(lengths, (*range(100, 500, 4), 260), rng)
-    angle = torch.arange(512, device=rng.device)[:, None] / 10.0 ** torch.arange(32, device=rng.device)
+    lengths, contexts = TOGETHER[kind]
+    batch, blocks = scattered_batch(lengths, contexts, rng)
+    angle = torch.arange(2048, device=rng.device)[:, None] / 10.0 ** torch.arange(32, device=rng.device)
     spec = AttentionSpec(torch.stack([angle.cos(), angle.sin()], dim=1), 0.125)
     norm = draw(rng, 576, dtype=BF16)
     weights = [(draw(rng, 960, 576, dtype=BF16) / 24, draw(rng, 576, 576, dtype=BF16) / 24) for _ in range(6)]
     history = draw(rng, 2, blocks, 16, 3, 64, dtype=BF16)
 
     def chain(which: TritonOps, x: Tensor, caches: Sequence[Tensor]) -> Tensor:
+        rows = batch
+        if which is ops and kind == "uneven":
+            rows = which.share_long_histories(batch, LayerCache(caches[0][0], caches[0][1]))
         for (qkv, output), cache in zip(weights, caches, strict=True):
             projected = which.norm_linear(x, norm, EPS, qkv, None)
-            attended = which.rope_attention(projected, batch, LayerCache(cache[0], cache[1]), spec)
+            attended = which.rope_attention(projected, rows, LayerCache(cache[0], cache[1]), spec)
             x = which.linear_add(attended, output, None, x)
         return x
 

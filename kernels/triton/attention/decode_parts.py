@@ -1,4 +1,4 @@
-"""Device functions of `decode.py`: load a tile of the cache, and attend to it; rotate heads (`query_tiles.py` too)."""
+"""Device functions of `decode.py`: find a history's parts; load a tile of the cache, and attend to it; rotate heads (`query_tiles.py` too)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from draftline.kernels.triton.attention.fp8_cache import load_pairs
 from draftline.kernels.triton.attention.kv_cache import load_heads
 from draftline.kernels.triton.attention.online_softmax import scores, tile_state
 from draftline.kernels.triton.sums import square, tree_sum
+
+
+@triton.jit
+def parts_of(
+    row: tl.tensor, part_starts: tl.tensor, part_length: tl.tensor, max_tiles: tl.tensor, BLOCK_N: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """A row's first part, the number of its parts, and the tiles of each. Histories beyond ``max_tiles`` of all parts have none."""
+    first = tl.load(part_starts + row)
+    end = tl.load(part_starts + row + 1)
+    tiles = tl.load(part_length) // BLOCK_N
+    return first, tl.where(end * tiles <= max_tiles, end - first, 0), tiles
 
 
 @triton.jit

@@ -3,15 +3,18 @@
 Few programs share histories, and a second launch joins their tiles. Many do not: each has a history of its own, and joins the tiles
 itself. All is measured on an H200 (docs/tuning.md#few-sequences). As in `plan.py`, only bounds are known here.
 
-`plan_decode` is for batches of such rows alone, whose launch also rotates and writes the new keys. `plan_short` is for such rows of any
+`plan_decode` is for batches of such rows alone, whose launch also rotates and writes the new keys. So is `plan_uneven`, where some
+histories are much longer than the others. `plan_short` is for such rows of any
 other batch, whose keys are in the cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from draftline.kernels.limits import LEAST_LONG_HISTORY
 from draftline.kernels.triton.attention.plan import (
     MAX_SPLITS,
     SHORT_QUERY,
@@ -61,6 +64,16 @@ _START = 1.5
 _MAX_STORED_BESIDE_PROMPTS = 2**26
 """Bytes of tiles' states in a step with prompts, whose activations take memory at the same time."""
 
+_READ_AT_ONCE, _JOINED_AT_ONCE = 1.25, 25
+"""In the time in which a program reads a token of a long history: the tokens that a multiprocessor reads where it has enough programs,
+and those whose tiles are joined."""
+
+_GAIN = 1.2
+"""How much sooner all histories must be read to divide the long ones."""
+
+_MAX_STORED_OF_LONG = 2**26
+"""Bytes of the states of long histories, where each row has a program. Longer ones are not shared."""
+
 _SHARED_BESIDE_PROMPTS = 8
 """Programs that share a history in a step with prompts, at most."""
 
@@ -80,6 +93,7 @@ class DecodePlan:
         num_splits: programs that share one row's history; one joins its tiles itself.
         max_tiles: the most key tiles of a history.
         early: whether they load their first tile before they wait for the kernel before, where it is settled what that reads.
+        max_shared_tiles: the most tiles of long histories that programs share, where each row has a program; 0: they share none.
         starts_next: when attention and join let the next kernel start, as `overlap.py` names the times.
     """
 
@@ -90,6 +104,7 @@ class DecodePlan:
     max_tiles: int
     tiles_per_row: int = 1
     early: bool = False
+    max_shared_tiles: int = 0
     starts_next: int = PREPARED.value
 
 
@@ -146,6 +161,54 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
 
 
 @lru_cache(maxsize=64)
+def plan_uneven(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
+    """The plan of a batch whose `LongHistories` are known, as `plan_decode`'s: other rows have a program each.
+
+    There is one kind of launch for all numbers of rows, since each would be a kernel to compile.
+    """
+    longest, rows = max(query_lens, default=0), len(query_lens)
+    lanes = longest * shape.group
+    if not 1 <= longest <= MAX_QUERIES or (longest > 1 and lanes > max_lanes(shape)):
+        return None
+    context, block_m = max(context_lens), max(16, next_power_of_2(lanes))
+    large = longest > 1 and block_m * next_power_of_2(shape.head_dim) > _TWO_WARPS
+    tile = Tile(block_m, shape.key_tile, 4 if large else 2, _AHEAD[1])
+    if _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
+        tile = replace(tile, num_stages=2)
+    tiles = shape.num_tiles(context)
+    shared = min(2 * rows * tiles, _MAX_STORED_OF_LONG * tiles // (longest * shape.state_bytes(context)))
+    queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
+    return DecodePlan(tile, queries, longest, 1, tiles, max_shared_tiles=shared)
+
+
+def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int], bound: int) -> bool:
+    """Whether a batch is faster as `plan_uneven` divides it than as `plan_decode` does.
+
+    Args:
+        shape: the model and the device.
+        query_len: the most query tokens of a row.
+        context_lens: of each row.
+        bound: that of context lengths, for which plans are made.
+    """
+    longest, rows = max(context_lens), len(context_lens)
+    if longest <= LEAST_LONG_HISTORY or rows == 1:
+        return False
+    plan = plan_decode(shape, (query_len,) * rows, (bound,) * rows)
+    if plan is None:
+        return False
+    # Tokens that a program reads in the time of either plan: those of the longest history, or all histories, and joining tiles.
+    joining = longest / _JOINED_AT_ONCE
+    even = longest / plan.num_splits + (joining if plan.num_splits > 1 else 0.0)
+    reading = sum(context_lens) * shape.num_kv_heads / shape.limits.num_sms / _READ_AT_ONCE
+    return even > _GAIN * (reading + query_len * joining + least_part(shape.head_dim))
+
+
+def least_part(head_dim: int) -> int:
+    """The fewest tokens of a part of a long history: a program reads them in a time that all heads take alike."""
+    return 2 * head_dim
+
+
+@lru_cache(maxsize=64)
 def plan_short(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
     """The plan of a batch's decodes and verifies whose keys are in the cache already; None if it has none.
 
@@ -177,12 +240,13 @@ def _with_prompts(shape: AttentionShape, rows: int, longest: int, context: int) 
         room = num_splits(shape, tiles, context, rows * longest)
         splits, num_stages = max(min(room, _SHARED_BESIDE_PROMPTS), 2), 2
     else:
-        # Two tiles of keys on their way, but one where the chunks' programs would lack the room.
-        fit = shape.head_dim < _WIDE_HEAD or (longest == 1 and programs <= 2 * sms)
-        splits, num_stages = 1, _AHEAD[1] if fit else _AHEAD[2]
+        # Three tiles of keys on their way, or two of wide heads, or one where the chunks' programs would lack the room.
+        wide, many = shape.head_dim >= _WIDE_HEAD, longest > 1 or programs > 2 * sms
+        splits, num_stages = 1, _AHEAD[2] if wide and many else _AHEAD[1] if wide else _AHEAD[0]
     tile = Tile(block_m, shape.key_tile, 2 if block_m <= 32 else 4, num_stages)
-    if _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
-        tile = replace(tile, num_stages=2)
+    for fewer in (_AHEAD[1], 2):
+        if _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
+            tile = replace(tile, num_stages=min(num_stages, fewer))
     return DecodePlan(tile, queries, longest, splits, shape.num_tiles(context), tiles_per_row)
 
 

@@ -21,7 +21,7 @@ from draftline.kernels.triton.attention.online_softmax import NO_KEY, divisor, j
 from draftline.kernels.triton.overlap import PREPARED, launch_options, start_next, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
 
-_FEW_TOGETHER, _MANY_TOGETHER, _MANY_PROGRAMS = 8, 16, 128
+_FEW_TOGETHER, _MANY_TOGETHER, _MANY_PROGRAMS = 8, tl.constexpr(16), 128
 """Tiles that are loaded at a time, and where more programs join than so many: a load takes longer then. With few programs it would be
 longer code and a longer chain for the short histories, and gain nothing."""
 
@@ -122,6 +122,62 @@ def join_stored(
     return total / divisor(total_sum)
 
 
+@triton.jit
+def join_last_part(
+    arrived: tl.tensor,
+    num_parts: tl.tensor,
+    partial: tl.tensor,
+    stats: tl.tensor,
+    first_state: tl.tensor,
+    num_tiles: tl.tensor,
+    tile_stride: tl.tensor,
+    out: tl.tensor,
+    token: tl.tensor,
+    query_len: tl.tensor,
+    kv_head: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+) -> None:
+    """The end of each program with a part of a history: the last one that arrives joins all of its tiles for the heads of a group.
+
+    Args:
+        arrived: the count of programs that have arrived, 0 before and after.
+        num_parts: how many there will be.
+        partial: see `TileStates`.
+        stats: see `TileStates`.
+        first_state: int64, where the states of the history's first query token begin, by tokens.
+        num_tiles: the history's tiles.
+        tile_stride: see `TileStates`.
+        out: [T, H * D].
+        token: the first query token.
+        query_len: the query tokens.
+        kv_head: the key/value head of the group.
+        NUM_KV_HEADS: key/value heads.
+        GROUP: query heads of each.
+        HEADS: the same, padded to a power of two.
+        HEAD_DIM: size of a head.
+        BLOCK_D: the same, padded to a power of two.
+    """
+    # All threads' stores come first, and are visible to a program that arrives later.
+    tl.debug_barrier()
+    if tl.atomic_add(arrived, 1, sem="acq_rel") == num_parts - 1:
+        tl.store(arrived, 0)
+        member = tl.arange(0, HEADS)
+        head = kv_head * GROUP + member
+        dim = tl.arange(0, BLOCK_D)[None, :]
+        mask = (member < GROUP)[:, None] & (dim < HEAD_DIM)
+        for query in range(query_len):
+            state = (first_state + query) * NUM_KV_HEADS * GROUP + head
+            result = join_stored(
+                partial, stats, state, member < GROUP, tile_stride, num_tiles, HEAD_DIM, BLOCK_D, _MANY_TOGETHER
+            )
+            flat = (token + query) * NUM_KV_HEADS * GROUP + head
+            tl.store(out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=mask)
+
+
 @triton.jit(do_not_specialize=["tile_stride", "max_query", "window"])
 def _join_kernel(
     partial: tl.tensor,
@@ -200,7 +256,7 @@ def join_tiles(
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         BLOCK_N=block_n,
-        TOGETHER=_MANY_TOGETHER if programs > _MANY_PROGRAMS else _FEW_TOGETHER,
+        TOGETHER=_MANY_TOGETHER.value if programs > _MANY_PROGRAMS else _FEW_TOGETHER,
         WINDOWED=window is not None,
         NEXT=starts_next,
         OVERLAP=overlap,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
-from draftline.kernels.batch import Batch, DraftQuery, LayerCache
+from draftline.kernels.batch import Batch, DraftQuery, LayerCache, LongHistories
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight
@@ -110,6 +110,18 @@ def _verifies(model: ModelShape) -> Batch:
     """The largest batch of verifies for one launch."""
     rows = 200 // model.num_kv_heads
     return _batch((5,) * rows, (1024,) * rows)
+
+
+def _uneven(query_len: int) -> Batch:
+    """Rows of which some may have long histories."""
+    parts = 64
+    long = LongHistories(
+        starts=_empty(41, dtype=torch.int32),
+        rows=_empty(parts, dtype=torch.int32),
+        length=_empty(1, dtype=torch.int32),
+        arrived=_empty(8 * parts, dtype=torch.int32),
+    )
+    return replace(_batch((query_len,) * 40, (4096,) * 40), long=long)
 
 
 def _cache(model: ModelShape, dtype: torch.dtype) -> LayerCache:
@@ -230,6 +242,10 @@ def _gather(_: Ops) -> None:
     slots = SlotTable.allocate(256, 8192, 512, _META)
     rows = _empty(4, dtype=torch.int64)
     gather(slots, rows, (1, 5, 300, 1), (10, 20, 0, 7), (1, 5, 1, 1), 16)
+
+
+def _share_long_histories(ops: Ops) -> None:
+    ops.share_long_histories(BATCHES["tens"], _cache(MODELS["llama-8b"], torch.bfloat16))
 
 
 def _pinned(_: Ops) -> None:
@@ -353,6 +369,13 @@ CASES: dict[str, Case] = {
         for kind, layout in _SCALED.items()
         for tokens in (1, 4, 40, 512)
     },
+    **{
+        f"{name}-uneven-{query_len}": _attention_case(MODELS[name], _uneven(query_len), torch.bfloat16)
+        for name in _MAIN
+        for query_len in (1, 5)
+    },
+    "llama-8b-fp8-cache-uneven": _attention_case(MODELS["llama-8b"], _uneven(1), torch.float8_e4m3fn),
+    "share-long-histories": _share_long_histories,
     **{
         f"{name}-{kind}-cache-{rows}": _attention_case(MODELS[name], BATCHES[rows], cache_dtype)
         for name in ("llama-8b", "qwen3-0.6b", "phi-2", "mistral-7b")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
+
 import pytest
 
+from draftline.engine.params import SamplingParams
+from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.shapes import StepShape, StepShapes
+from draftline.kernels.limits import LEAST_LONG_HISTORY
 
 
 @pytest.mark.parametrize("drafts", [0, 4])
@@ -45,3 +50,44 @@ def test_padding_beside_many_tokens_is_an_eighth_of_them_at_most() -> None:
     assert shapes.of_chunks([1000]) == StepShape.with_prompts(128, 0, 1024)
     assert shapes.of_chunks([500]) == StepShape.with_prompts(32, 0, 512)
     assert shapes.of_chunks([5000]) == StepShape.with_prompts(256, 0, 5120)
+
+
+def decoding(lengths: SequenceOf[int], drafts: int = 0) -> tuple[Row, ...]:
+    """Rows that decode after so many tokens."""
+    sampling = SamplingParams()
+    return tuple(
+        Row(
+            Sequence("r", slot, [0] * length, 1, sampling, seed=0, max_len=length + 9, order=0.0),
+            slot,
+            length - 1,
+            1,
+            length,
+            drafts,
+            drafts + 1,
+        )
+        for slot, length in enumerate(lengths)
+    )
+
+
+def test_uneven_histories_have_shapes_of_their_own() -> None:
+    shapes = StepShapes(64, 4, prompt_tokens=256, max_len=4096)
+    asked: list[tuple[int, list[int]]] = []
+
+    def are_uneven(query_len: int, lengths: SequenceOf[int]) -> bool:
+        asked.append((query_len, list(lengths)))
+        return max(lengths) > 1000
+
+    assert shapes.of_step(decoding([300] * 9), are_uneven) == StepShape.decode(12, 0)
+    assert shapes.of_step(decoding([300] * 8 + [2000]), are_uneven) == StepShape.decode(32, 0, uneven=True)
+    assert shapes.of_step(decoding([2000] + [300] * 40, drafts=2), are_uneven) == StepShape.decode(64, 4, uneven=True)
+    assert asked == [(1, [300] * 9), (1, [300] * 8 + [2000]), (3, [2002] + [302] * 40)]
+    assert shapes.of_step(decoding([2000, 300])) == StepShape.decode(2, 0), "without a device that divides any"
+    for shape in shapes.uneven:
+        assert shape in shapes.all
+        assert shape.samples <= shapes.max_samples
+
+
+def test_no_history_is_long_where_the_model_or_the_batch_is_short() -> None:
+    assert StepShapes(64, 0, max_len=LEAST_LONG_HISTORY).uneven == []
+    assert StepShapes(1, 0, max_len=4096).uneven == []
+    assert {shape.rows for shape in StepShapes(256, 4, max_len=4096).within(40).uneven} == {8}

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 
 import pytest
 
-from draftline.kernels.triton.attention.decode_plan import MAX_QUERIES, DecodePlan, plan_decode, plan_short
+from draftline.kernels.triton.attention.decode_plan import (
+    MAX_QUERIES,
+    DecodePlan,
+    is_uneven,
+    plan_decode,
+    plan_short,
+    plan_uneven,
+)
 from draftline.kernels.triton.attention.plan import SHORT_QUERY, AttentionShape
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.overlap import AT_ONCE, PREPARED
@@ -193,7 +201,7 @@ def test_beside_prompts_large_programs_load_less_ahead() -> None:
     """They would lack the room that chunks take."""
     assert [beside_prompts(LLAMA_8B, rows).tile.num_stages for rows in (8, 32, 64)] == [2, 5, 3]
     assert beside_prompts(LLAMA_8B, 32, longest=5).tile.num_stages == 3
-    assert [beside_prompts(SMOLLM2, rows, 5).tile.num_stages for rows in (64, 300)] == [5, 5]
+    assert [beside_prompts(SMOLLM2, rows, 5).tile.num_stages for rows in (64, 300)] == [7, 7]
 
 
 def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
@@ -204,3 +212,42 @@ def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
             assert plan is None or plan.tile.block_m <= 32
             assert short(shape, (longest,) * rows).tile.block_m <= 32
         assert beside_prompts(shape, 2, longest).tile.block_m <= 32
+
+
+def lengths(rows: int, usual: int, *longer: int) -> list[int]:
+    return [usual] * (rows - len(longer)) + list(longer)
+
+
+@pytest.mark.parametrize(
+    ("query_len", "context_lens", "expected"),
+    [
+        (1, lengths(64, 300), False),
+        (1, lengths(64, 300, 700), False),
+        (1, lengths(64, 300, 2000), True),
+        (1, lengths(64, 3500), False),
+        (1, lengths(8, 300, 4000), True),
+        (1, lengths(8, 300, 4000, 4000, 4000, 4000), False),
+        (1, lengths(1, 4000), False),
+        (5, lengths(64, 300, 4000), True),
+        (5, lengths(24, 300, 1000), False),
+    ],
+)
+def test_histories_are_divided_where_some_are_much_longer(
+    query_len: int, context_lens: list[int], expected: bool
+) -> None:
+    """As measured on an H200, for the decodes and verifies of a model with eight key/value heads."""
+    assert is_uneven(QWEN3, query_len, context_lens, bound=4096) == expected
+
+
+def test_states_of_long_histories_take_little_memory() -> None:
+    for longest, rows, context in product((1, 5), (8, 256), (4096, 131_072)):
+        plan = plan_uneven(LLAMA_8B, (longest,) * rows, (context,) * rows)
+        assert plan is not None
+        assert plan.num_splits == 1
+        tile_bytes = LLAMA_8B.state_bytes(context) // LLAMA_8B.num_tiles(context)
+        assert 0 < plan.max_shared_tiles * longest * tile_bytes <= 64 << 20
+
+
+def test_long_verifies_are_not_divided() -> None:
+    assert plan_uneven(LLAMA_8B, (MAX_QUERIES + 1,) * 8, (4096,) * 8) is None
+    assert plan_uneven(LLAMA_8B, (1, 300), (4096,) * 2) is None

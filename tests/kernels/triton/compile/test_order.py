@@ -42,13 +42,13 @@ IN_PARTS = {
 """Products whose sums are in four parts (`linear/parts.py`)."""
 
 ATTENTION = {
-    "decode, int8": ("llama-8b-int8-cache-one", "_decode_attention_kernel", {}, 0),
-    "verify, fp8": ("llama-8b-fp8-cache-verify", "_decode_attention_kernel", {}, 0),
-    "decodes, int8": ("llama-8b-int8-cache-wide", "_decode_attention_kernel", {}, 0),
+    "decode, int8": ("llama-8b-int8-cache-one", "decode_attention_kernel", {}, 0),
+    "verify, fp8": ("llama-8b-fp8-cache-verify", "decode_attention_kernel", {}, 0),
+    "decodes, int8": ("llama-8b-int8-cache-wide", "decode_attention_kernel", {}, 0),
     "chunk": ("qwen3-0.6b-mixed", "_chunk_attention_kernel", {}, 0),
     "chunk, int8": ("llama-8b-int8-cache-mixed", "_chunk_attention_kernel", {}, 0),
-    "beside a chunk": ("qwen3-0.6b-mixed", "_decode_attention_kernel", {"NEW": 0}, 0),
-    "beside a chunk, int8": ("qwen3-0.6b-int8-cache-mixed", "_decode_attention_kernel", {"NEW": 0}, 0),
+    "beside a chunk": ("qwen3-0.6b-mixed", "decode_attention_kernel", {"NEW": 0}, 0),
+    "beside a chunk, int8": ("qwen3-0.6b-int8-cache-mixed", "decode_attention_kernel", {"NEW": 0}, 0),
 }
 
 # One process for all of it.

@@ -84,7 +84,7 @@ def in_order(code: str) -> list[str]:
     "kernel",
     [
         "smollm2-135m-one _gemm_m16_kernel",
-        "smollm2-135m-one _decode_attention_kernel",
+        "smollm2-135m-one decode_attention_kernel",
         "smollm2-135m-one _join_kernel",
         "qwen3-0.6b-one _gemm_m16_parts_kernel",
         "llama-8b-one _gemm_m16_kernel",

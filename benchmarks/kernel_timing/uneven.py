@@ -1,0 +1,63 @@
+"""Whole steps of decodes of which one has a long history: with programs for each row, and with the long one divided."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from draftline.kernels.ops import Ops
+from draftline.kernels.triton.ops import TritonOps
+from draftline.models.layers import DecoderWeights
+from kernel_timing.models import LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_mixed_batch
+from kernel_timing.steps import MAX_LENGTH, Step, make_weights
+from kernel_timing.timing import Bench
+
+
+class UnevenStep(Step):
+    """A step of decodes with histories of these lengths, each row with programs of its own, or with the long ones divided."""
+
+    def __init__(self, model: ModelSizes, weights: DecoderWeights, contexts: Sequence[int]) -> None:
+        rows = len(contexts)
+        batch = make_mixed_batch([(1, context) for context in contexts], 1, rows, rows, bound=MAX_LENGTH)
+        batch = dataclasses.replace(batch, query_lens_host=(1,) * rows)
+        super().__init__(model, weights, batch, int(batch.block_tables.max()) + 1, sum(contexts))
+
+    def run_divided(self, ops: Ops) -> Tensor:
+        """Run one step whose long histories are divided; return the logits."""
+        return self.run_batch(ops, ops.share_long_histories(self.batch, self.cache.layers[0]))
+
+
+def uneven(bench: Bench, ops: TritonOps) -> None:
+    """Whole steps of decodes of which one has a long history: with programs for each row, and with the long one divided."""
+    for model in (SMOLLM2, QWEN3, LLAMA_8B):
+        if time.monotonic() > bench.deadline:
+            bench.left_out.append(f"uneven steps of {model.name}")
+            continue
+        weights = make_weights(model)
+        for rows, longest in ((8, 4000), (24, 1000), (24, 4000), (64, 2000), (64, 4000), (128, 4000)):
+            step = UnevenStep(model, weights, [300] * (rows - 1) + [longest])
+            expected = step.run(ops)
+            for variant, run in (("a row", step.run), ("divided", step.run_divided)):
+                bench.case(
+                    "uneven",
+                    f"{model.name} {rows - 1}x1 ctx 300, one ctx {longest}",
+                    variant,
+                    [partial(run, ops)],
+                    num_bytes=step.num_bytes,
+                    check=partial(_differing, run, ops, expected),
+                    bound=1e-9,
+                )
+            del step, expected
+            torch.cuda.empty_cache()
+        del weights
+        torch.cuda.empty_cache()
+
+
+def _differing(run: Callable[[TritonOps], Tensor], ops: TritonOps, expected: Tensor) -> float:
+    """The share of the logits that differ."""
+    return float((run(ops) != expected).float().mean())

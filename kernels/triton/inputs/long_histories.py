@@ -1,0 +1,122 @@
+"""Which histories of a batch are long, and how several programs share them: one kernel a step, before the forward pass.
+
+Where each row has a program, or a few, most rows of a large batch wait for the memory. But a row that is much longer than the others is
+still read by its few programs when the rest of the device has nothing left to do. So long histories are divided into parts. A history is
+long if reading it takes one program half of the time, or more, that reading all histories takes the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import triton
+import triton.language as tl
+
+from draftline.kernels.batch import Batch, LongHistories
+from draftline.kernels.limits import LEAST_LONG_HISTORY
+from draftline.kernels.triton.attention.decode_plan import least_part
+from draftline.kernels.triton.device import DeviceLimits
+from draftline.kernels.triton.overlap import launch_options, wait_unfollowed
+
+_ROUNDED_TO = 64
+"""Parts are a multiple of every tile of keys."""
+
+_PROGRAMS_PER_SM = 4
+"""Programs that have parts, for each multiprocessor. With half of them, there could be as many long histories as parts."""
+
+_BLOCK = 512
+
+
+@triton.jit(do_not_specialize=["num_rows", "kv_heads", "num_sms", "max_parts", "least_long", "least_part"])
+def _share_kernel(
+    query_starts: tl.tensor,
+    context_lens: tl.tensor,
+    starts: tl.tensor,
+    rows: tl.tensor,
+    length: tl.tensor,
+    arrived: tl.tensor,
+    num_rows: int,
+    num_arrived: int,
+    kv_heads: int,
+    num_sms: int,
+    max_parts: int,
+    least_long: int,
+    least_part: int,
+    ROUNDED_TO: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    """One program."""
+    wait_unfollowed(OVERLAP)
+    lane = tl.arange(0, BLOCK)
+    for base in range(0, num_arrived, BLOCK):
+        tl.store(arrived + base + lane, 0, mask=base + lane < num_arrived)
+    total = tl.zeros([], tl.int64)
+    for base in range(0, num_rows, BLOCK):
+        total += tl.sum(_contexts(base + lane, query_starts, context_lens, num_rows).to(tl.int64))
+    least = tl.maximum(total * kv_heads // (2 * num_sms), least_long)
+    long_rows = tl.zeros([], tl.int64)
+    long_tokens = tl.zeros([], tl.int64)
+    for base in range(0, num_rows, BLOCK):
+        context = _contexts(base + lane, query_starts, context_lens, num_rows)
+        is_long = context > least
+        long_rows += tl.sum(is_long.to(tl.int64))
+        long_tokens += tl.sum(tl.where(is_long, context, 0).to(tl.int64))
+    # Each history's last part may be shorter than the others.
+    part = tl.maximum(tl.cdiv(long_tokens, tl.maximum(max_parts - long_rows, 1)), least_part)
+    part = tl.cdiv(part, ROUNDED_TO) * ROUNDED_TO
+    tl.store(length, part.to(tl.int32))
+    before = tl.zeros([], tl.int32)
+    for base in range(0, num_rows, BLOCK):
+        context = _contexts(base + lane, query_starts, context_lens, num_rows)
+        parts = tl.where(context > least, tl.cdiv(context, part), 0).to(tl.int32)
+        first = before + tl.cumsum(parts) - parts
+        tl.store(starts + base + lane, first, mask=base + lane < num_rows)
+        for index in range(tl.max(parts)):
+            tl.store(rows + first + index, base + lane, mask=index < parts)
+        before += tl.sum(parts)
+    tl.store(starts + num_rows, before)
+
+
+@triton.jit
+def _contexts(row: tl.tensor, query_starts: tl.tensor, context_lens: tl.tensor, num_rows: tl.tensor) -> tl.tensor:
+    """The context lengths of some rows; 0 for one without a query, and past the last."""
+    real = row < num_rows
+    query_len = tl.load(query_starts + row + 1, mask=real, other=0) - tl.load(query_starts + row, mask=real, other=0)
+    return tl.load(context_lens + row, mask=real & (query_len > 0), other=0)
+
+
+def share_long_histories(batch: Batch, kv_heads: int, head_dim: int, limits: DeviceLimits) -> Batch:
+    """The batch with its `LongHistories`."""
+    rows = len(batch.query_lens_host)
+    max_parts = max(_PROGRAMS_PER_SM * limits.num_sms // kv_heads, 2)
+    device = batch.context_lens.device
+
+    def empty(size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.int32, device=device)
+
+    long = LongHistories(
+        starts=empty(rows + 1), rows=empty(max_parts), length=empty(1), arrived=empty(max_parts * kv_heads)
+    )
+    _share_kernel[(1,)](
+        batch.query_starts,
+        batch.context_lens,
+        long.starts,
+        long.rows,
+        long.length,
+        long.arrived,
+        rows,
+        len(long.arrived),
+        kv_heads,
+        limits.num_sms,
+        max_parts,
+        LEAST_LONG_HISTORY,
+        least_part(head_dim),
+        ROUNDED_TO=_ROUNDED_TO,
+        BLOCK=_BLOCK,
+        OVERLAP=limits.overlaps,
+        num_warps=4,
+        **launch_options(limits.overlaps),
+    )
+    return replace(batch, long=long)

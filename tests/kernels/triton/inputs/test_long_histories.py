@@ -1,0 +1,85 @@
+"""Which histories are long, and their parts."""
+
+from __future__ import annotations
+
+import random
+from itertools import accumulate
+
+import pytest
+import torch
+
+from draftline.kernels.batch import Batch, LongHistories
+from draftline.kernels.triton.device import DeviceLimits
+from draftline.kernels.triton.inputs.long_histories import share_long_histories
+
+
+def batch_of(query_lens: list[int], context_lens: list[int], device: torch.device) -> Batch:
+    nothing = torch.empty(0, dtype=torch.int64, device=device)
+    return Batch(
+        token_ids=nothing,
+        positions=nothing,
+        cache_index=nothing,
+        query_starts=torch.tensor([0, *accumulate(query_lens)], dtype=torch.int32, device=device),
+        context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
+        block_tables=nothing,
+        logits_index=nothing,
+        query_lens_host=tuple(query_lens),
+        context_lens_host=(1 << 17,) * len(query_lens),
+    )
+
+
+def shared(
+    context_lens: list[int],
+    device: torch.device,
+    kv_heads: int = 8,
+    sms: int = 132,
+    query_lens: list[int] | None = None,
+) -> LongHistories:
+    batch = batch_of(query_lens or [1] * len(context_lens), context_lens, device)
+    long = share_long_histories(batch, kv_heads, 128, DeviceLimits.known(80, sms)).long
+    assert long is not None
+    assert not long.arrived.any()
+    assert len(long.arrived) == kv_heads * len(long.rows)
+    return long
+
+
+def parts(long: LongHistories) -> dict[int, int]:
+    """How many parts the long rows have."""
+    starts = long.starts.tolist()
+    found = {row: starts[row + 1] - starts[row] for row in range(len(starts) - 1) if starts[row + 1] > starts[row]}
+    assert long.rows.tolist()[: starts[-1]] == [row for row, count in found.items() for _ in range(count)]
+    return found
+
+
+def test_a_row_much_longer_than_the_others_has_parts(device: torch.device) -> None:
+    long = shared([300] * 40 + [4000] + [300] * 23, device)
+    assert parts(long) == {40: 16}
+    assert long.length.tolist() == [256]
+    assert parts(shared([300] * 63 + [32_000], device)) == {63: 63}
+
+
+def test_rows_of_similar_lengths_have_none(device: torch.device) -> None:
+    for context_lens in ([3500] * 40, [400 + 5 * row for row in range(100)], [760] * 2):
+        assert parts(shared(context_lens, device)) == {}
+
+
+def test_a_row_without_a_query_has_none(device: torch.device) -> None:
+    long = shared([300, 300, 9000, 9000], device, query_lens=[1, 1, 0, 5])
+    assert list(parts(long)) == [3]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_there_are_enough_programs_for_all_parts(seed: int, device: torch.device) -> None:
+    draw = random.Random(seed)
+    for _ in range(10):
+        kv_heads, sms = draw.choice([1, 3, 8, 32]), draw.choice([8, 66, 132])
+        rows = draw.choice([2, 9, 40, 700])
+        context_lens = [int(10 ** draw.uniform(1, 5)) for _ in range(rows)]
+        long = shared(context_lens, device, kv_heads, sms)
+        found, length = parts(long), int(long.length)
+        assert length % 64 == 0
+        assert length >= 256
+        assert sum(found.values()) <= len(long.rows)
+        least = max(sum(context_lens) * kv_heads // (2 * sms), 768)
+        for row, context in enumerate(context_lens):
+            assert found.get(row, 0) == (-(-context // length) if context > least else 0)
