@@ -110,6 +110,11 @@ class HfConfig:
             raise self.error(name, f"expected an object, got {value!r}")
         return HfConfig(value, f"{self._where}: {name}")
 
+    def agrees_with(self, other: HfConfig) -> bool:
+        """Whether the other object has every field of this one, with the same value."""
+        missing = object()
+        return all(other._values.get(name, missing) == value for name, value in self._values.items())
+
     def _value(self, name: str, default: object) -> object:
         value = self._values.get(name)
         if value is None:
@@ -223,9 +228,27 @@ def _head_dim(hf: HfConfig, num_heads: int, default: int | None) -> int:
     return head_dim
 
 
+def rope_scaling(hf: HfConfig, parameters: HfConfig | None) -> HfConfig | None:
+    """``rope_scaling``, which transformers 5 replaced by ``rope_parameters``.
+
+    Args:
+        hf: the object that has it.
+        parameters: the ``rope_parameters`` in its place, or None.
+
+    Raises:
+        ModelLoadError: both are there and differ. Of the two, transformers takes the older one.
+    """
+    scaling = hf.section("rope_scaling")
+    if scaling is not None and parameters is not None and not scaling.agrees_with(parameters):
+        raise hf.error("rope_scaling", "differs from rope_parameters; keep one of them")
+    return scaling
+
+
 def _rope(hf: HfConfig) -> tuple[float, RopeScaling | None]:
     """Base and scaling: from ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling`` before."""
-    rope = hf.section("rope_parameters") or hf.section("rope_scaling") or HfConfig({})
+    parameters = hf.section("rope_parameters")
+    scaling = rope_scaling(hf, parameters)
+    rope = parameters or scaling or HfConfig({})
     for layer_type in (FULL, SLIDING):
         if rope.has(layer_type):
             raise rope.error(layer_type, "rotary parameters by layer type are not supported")
@@ -241,5 +264,9 @@ def _rope(hf: HfConfig) -> tuple[float, RopeScaling | None]:
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
     if low >= high:
         raise rope.error("low_freq_factor", f"{low} is not below high_freq_factor = {high}")
-    original = rope.integer("original_max_position_embeddings", hf.integer("max_position_embeddings"))
+    name = "original_max_position_embeddings"
+    outer = hf.optional_integer(name, minimum=1)
+    original = rope.integer(name, outer or hf.integer("max_position_embeddings"))
+    if outer is not None and outer != original:
+        raise hf.error(name, f"{outer}, but the rotary parameters have {original}")
     return theta, RopeScaling(rope.number("factor"), low, high, original)

@@ -20,7 +20,7 @@ from draftline.kernels.ops import Ops
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
-from draftline.models.hf_config import FULL, SLIDING, HfConfig, windows_by_type
+from draftline.models.hf_config import FULL, SLIDING, HfConfig, rope_scaling, windows_by_type
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
 from draftline.models.layers import Attention, brief_layers, build_layers, wanted_rows
 from draftline.models.model import Model
@@ -98,7 +98,8 @@ def _rope(text: HfConfig) -> tuple[float, float, float]:
     From ``rope_parameters`` by layer type (transformers 5), or the fields that there were before.
     """
     by_type = text.section("rope_parameters")
-    full, local = text.section("rope_scaling"), None
+    full = rope_scaling(text, None if by_type is None else by_type.section(FULL))
+    local = None
     if by_type is not None:
         for name in ("rope_type", "rope_theta"):
             if by_type.has(name):

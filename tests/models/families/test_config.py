@@ -113,6 +113,22 @@ SCALED = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, orig
         ({"rope_theta": 5e5, "rope_scaling": {"type": "llama3", **SCALING}}, 5e5, SCALED),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, 1e6, None),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6, **SCALING}}, 1e6, SCALED),
+        (
+            {
+                "rope_scaling": {"rope_type": "llama3", **SCALING},
+                "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6, **SCALING},
+            },
+            1e6,
+            SCALED,
+        ),
+        (
+            {
+                "rope_scaling": {"rope_type": "llama3", **SCALING, "original_max_position_embeddings": None},
+                "original_max_position_embeddings": 128,
+            },
+            1e4,
+            SCALED,
+        ),
     ],
 )
 def test_rope_in_old_and_new_spelling(fields: dict[str, object], theta: float, scaling: RopeScaling | None) -> None:
@@ -177,6 +193,14 @@ def test_sliding_windows(fields: dict[str, object], windows: tuple[int | None, .
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters: rope_type: 'longrope' is not supported"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling: low_freq_factor: missing"),
         ({"rope_parameters": {"full_attention": {}}}, "full_attention: rotary parameters by layer type"),
+        (
+            {"rope_scaling": {"rope_type": "yarn"}, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+            r"config\.json: rope_scaling: differs from rope_parameters",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "llama3", **SCALING}, "original_max_position_embeddings": 64},
+            r"config\.json: original_max_position_embeddings: 64, but the rotary parameters have 128",
+        ),
         ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor: 0\.5 is not supported"),
         (
             {"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True, "layer_types": ["full_attention"]},
@@ -299,6 +323,13 @@ def test_gemma3_windows_and_caps() -> None:
         (
             {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
             "rope_parameters: sliding_attention: rope_type: 'linear' is not supported",
+        ),
+        (
+            {
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+                "rope_parameters": {"full_attention": {"rope_type": "default"}},
+            },
+            "rope_scaling: differs from rope_parameters",
         ),
         ({"final_logit_softcapping": -1.0}, "final_logit_softcapping: expected a positive number"),
     ],
