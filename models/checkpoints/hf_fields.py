@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from draftline.models.config import ModelConfig
-
-_MODEL_TYPES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-}
-"""HF's ``model_type`` by architecture."""
+from draftline.models.families import FAMILIES
 
 
 def hf_fields(config: ModelConfig) -> dict[str, object]:
@@ -29,7 +22,7 @@ def hf_fields(config: ModelConfig) -> dict[str, object]:
     window = next((size for size in windows if size is not None), None)
     return {
         "architectures": [config.family],
-        "model_type": _MODEL_TYPES[config.family],
+        "model_type": FAMILIES[config.family].model_types[0],
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,

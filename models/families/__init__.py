@@ -31,26 +31,30 @@ class Family:
     """One architecture.
 
     Attributes:
+        model_types: what ``model_type`` may be in its config.json, the usual one first.
         config: reads its config.json as a ModelConfig.
         build: makes the model with its weights, from (checkpoint, config, ops, dtype, device, shard).
         shapes: gives every weight's shape, by its name in `Checkpoint`.
         stored: maps a tensor's name in an HF folder to the weight.
     """
 
+    model_types: tuple[str, ...]
     config: Callable[[HfConfig], ModelConfig]
     build: Callable[[Checkpoint, ModelConfig, Ops, torch.dtype, torch.device, Shard], Model]
     shapes: Callable[[ModelConfig], dict[str, Shape]] = decoder_shapes
     stored: Callable[[str], StoredWeight] = as_named
 
 
+_GEMMA3_TYPES = ("gemma3_text", "gemma3")
+
 FAMILIES: dict[str, Family] = {
-    "GPT2LMHeadModel": Family(gpt2_config, Gpt2, gpt2_shapes, gpt2_stored),
-    "Gemma3ForCausalLM": Family(gemma3_config, Gemma3, gemma3_shapes, gemma3_stored),
-    "Gemma3ForConditionalGeneration": Family(gemma3_config, Gemma3, gemma3_shapes, gemma3_stored),
-    "LlamaForCausalLM": Family(llama_config, Decoder),
-    "MistralForCausalLM": Family(mistral_config, Decoder),
-    "Qwen2ForCausalLM": Family(qwen2_config, Decoder),
-    "Qwen3ForCausalLM": Family(qwen3_config, Decoder),
+    "GPT2LMHeadModel": Family(("gpt2",), gpt2_config, Gpt2, gpt2_shapes, gpt2_stored),
+    "Gemma3ForCausalLM": Family(_GEMMA3_TYPES, gemma3_config, Gemma3, gemma3_shapes, gemma3_stored),
+    "Gemma3ForConditionalGeneration": Family(_GEMMA3_TYPES, gemma3_config, Gemma3, gemma3_shapes, gemma3_stored),
+    "LlamaForCausalLM": Family(("llama",), llama_config, Decoder),
+    "MistralForCausalLM": Family(("mistral",), mistral_config, Decoder),
+    "Qwen2ForCausalLM": Family(("qwen2",), qwen2_config, Decoder),
+    "Qwen3ForCausalLM": Family(("qwen3",), qwen3_config, Decoder),
 }
 
 
@@ -72,6 +76,11 @@ def config_from_hf(hf: Mapping[str, object], where: str = "config.json") -> Mode
     family = FAMILIES.get(architectures[0])
     if family is None:
         raise config.error("architectures", f"{architectures[0]!r} is not supported; {', '.join(FAMILIES)} are")
+    # Transformers goes by model_type. Another one means another arithmetic under a familiar name.
+    model_type = config.text("model_type", family.model_types[0])
+    if model_type not in family.model_types:
+        known = " or ".join(map(repr, family.model_types))
+        raise config.error("model_type", f"{model_type!r} does not go with {architectures[0]}, which is {known}")
     return family.config(config)
 
 

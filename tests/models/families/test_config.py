@@ -176,6 +176,10 @@ def test_sliding_windows(fields: dict[str, object], windows: tuple[int | None, .
             {"architectures": ["MambaForCausalLM"]},
             r"architectures: 'MambaForCausalLM' is not supported; GPT2.*, LlamaForCausalLM, MistralForCausalLM, .*Qwen3.* are",
         ),
+        (
+            {"model_type": "granite", "attention_multiplier": 0.5},
+            r"config\.json: model_type: 'granite' does not go with LlamaForCausalLM, which is 'llama'",
+        ),
         ({"vocab_size": None}, "vocab_size: missing"),
         ({"hidden_size": "64"}, "hidden_size: expected an integer of at least 1, got '64'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: expected an integer of at least 1, got 0"),
