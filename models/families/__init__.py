@@ -81,6 +81,9 @@ def config_from_hf(hf: Mapping[str, object], where: str = "config.json") -> Mode
     if model_type not in family.model_types:
         known = " or ".join(map(repr, family.model_types))
         raise config.error("model_type", f"{model_type!r} does not go with {architectures[0]}, which is {known}")
+    for section in (config, config.section("text_config")):
+        if section is not None and not section.flag("is_causal", True):
+            raise section.error("is_causal", "false is not supported")
     return family.config(config)
 
 

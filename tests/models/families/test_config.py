@@ -180,6 +180,8 @@ def test_sliding_windows(fields: dict[str, object], windows: tuple[int | None, .
             {"model_type": "granite", "attention_multiplier": 0.5},
             r"config\.json: model_type: 'granite' does not go with LlamaForCausalLM, which is 'llama'",
         ),
+        ({"is_causal": False}, r"config\.json: is_causal: false is not supported"),
+        ({"text_config": {"is_causal": False}}, r"config\.json: text_config: is_causal: false is not supported"),
         ({"vocab_size": None}, "vocab_size: missing"),
         ({"hidden_size": "64"}, "hidden_size: expected an integer of at least 1, got '64'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: expected an integer of at least 1, got 0"),
