@@ -7,7 +7,7 @@ Mistral 7B: https://arxiv.org/abs/2310.06825.
 from __future__ import annotations
 
 from draftline.models.config import ModelConfig
-from draftline.models.hf_config import HfConfig, decoder_config
+from draftline.models.hf_config import FULL, HfConfig, decoder_config, windows_by_type
 
 
 def llama_config(hf: HfConfig) -> ModelConfig:
@@ -26,10 +26,17 @@ def llama_config(hf: HfConfig) -> ModelConfig:
 
 def mistral_config(hf: HfConfig) -> ModelConfig:
     """Mistral: no biases, one window for all layers; 4096 where config.json leaves it out, none where it is null."""
+    window, layers = hf.window(4096), hf.integer("num_hidden_layers")
+    windows = (window,) * layers
+    types = hf.strings("layer_types")
+    if types is not None and windows_by_type(hf, types, layers, window) != windows:
+        raise hf.error(
+            "layer_types", f"{FULL!r} is not supported beside sliding_window = {window}, which is every layer's"
+        )
     return decoder_config(
         hf,
         family="MistralForCausalLM",
-        sliding_windows=(hf.window(4096),) * hf.integer("num_hidden_layers"),
+        sliding_windows=windows,
         qkv_bias=False,
         output_bias=False,
         mlp_bias=False,

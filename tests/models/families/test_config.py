@@ -142,6 +142,10 @@ def test_rope_in_old_and_new_spelling(fields: dict[str, object], theta: float, s
         ({"architectures": ["MistralForCausalLM"]}, (4096, 4096)),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": None}, (None, None)),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 99}, (99, 99)),
+        (
+            {"architectures": ["MistralForCausalLM"], "sliding_window": 99, "layer_types": ["sliding_attention"] * 2},
+            (99, 99),
+        ),
         ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 99}, (None, None)),
         ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 99, "use_sliding_window": True}, (None, None)),
         (
@@ -206,6 +210,14 @@ def test_sliding_windows(fields: dict[str, object], windows: tuple[int | None, .
         (
             {"rope_scaling": {"rope_type": "llama3", **SCALING}, "original_max_position_embeddings": 64},
             r"config\.json: original_max_position_embeddings: 64, but the rotary parameters have 128",
+        ),
+        (
+            {
+                "architectures": ["MistralForCausalLM"],
+                "sliding_window": 99,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
+            r"config\.json: layer_types: 'full_attention' is not supported beside sliding_window = 99",
         ),
         ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor: 0\.5 is not supported"),
         (
