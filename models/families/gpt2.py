@@ -43,7 +43,8 @@ def gpt2_config(hf: HfConfig) -> ModelConfig:
     for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         if hf.flag(name, False):
             raise hf.error(name, "true is not supported")
-    hidden, heads, layers = hf.integer("n_embd", 768), hf.integer("n_head", 12), hf.integer("n_layer", 12)
+    hidden, heads = _size(hf, "n_embd", "hidden_size", 768), _size(hf, "n_head", "num_attention_heads", 12)
+    layers = _size(hf, "n_layer", "num_hidden_layers", 12)
     if hidden % heads or hidden // heads % 2:
         raise hf.error("n_embd", f"{hidden} is not an even multiple of n_head = {heads}")
     bos = hf.token_ids("bos_token_id")
@@ -56,7 +57,7 @@ def gpt2_config(hf: HfConfig) -> ModelConfig:
         num_heads=heads,
         num_kv_heads=heads,
         head_dim=hidden // heads,
-        max_positions=hf.integer("n_positions", 1024),
+        max_positions=_size(hf, "n_positions", "max_position_embeddings", 1024),
         norm_eps=hf.number("layer_norm_epsilon", 1e-5),
         rope_theta=0.0,
         rope_scaling=None,
@@ -70,6 +71,15 @@ def gpt2_config(hf: HfConfig) -> ModelConfig:
         eos_token_ids=hf.token_ids("eos_token_id"),
         attention_scale=None if hf.flag("scale_attn_weights", True) else 1.0,
     )
+
+
+def _size(hf: HfConfig, name: str, other_name: str, default: int) -> int:
+    """A size by GPT-2's name, or by that of other families, which transformers takes too."""
+    other = hf.optional_integer(other_name, minimum=1)
+    size = hf.integer(name, default if other is None else other)
+    if other is not None and other != size:
+        raise hf.error(other_name, f"{other}, but {name} is {size}")
+    return size
 
 
 def gpt2_shapes(config: ModelConfig) -> dict[str, Shape]:

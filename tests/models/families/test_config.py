@@ -364,6 +364,12 @@ def test_gpt2_leaves_everything_out() -> None:
     assert (config.norm_eps, config.score_scale, config.tied_embeddings) == (1e-5, 0.125, True)
 
 
+def test_gpt2_has_two_names_for_its_sizes() -> None:
+    sizes = {"hidden_size": 48, "num_attention_heads": 6, "num_hidden_layers": 3, "max_position_embeddings": 99}
+    config = config_from_hf({"architectures": ["GPT2LMHeadModel"], **sizes})
+    assert (config.hidden_size, config.num_heads, config.num_layers, config.max_positions) == tuple(sizes.values())
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -372,6 +378,7 @@ def test_gpt2_leaves_everything_out() -> None:
         ({"add_cross_attention": True}, "add_cross_attention: true is not supported"),
         ({"n_embd": 100}, "n_embd: 100 is not an even multiple of n_head = 12"),
         ({"n_layer": "twelve"}, "n_layer: expected an integer"),
+        ({"n_head": 12, "num_attention_heads": 6}, "num_attention_heads: 6, but n_head is 12"),
     ],
 )
 def test_what_gpt2_cannot_do_here_is_refused_by_name(fields: dict[str, object], message: str) -> None:
