@@ -5,6 +5,7 @@ Not here: which formats can run. Every dtype that safetensors gives torch passes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from draftline.quant.tensor import RawTensor
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+
+_IN_LAYER = re.compile(r"model\.layers\.(\d+)\..*\.(?:weight|bias)")
 
 
 class _Header(Protocol):
@@ -67,8 +70,8 @@ class SafetensorsCheckpoint(Checkpoint):
             stored: maps a tensor's name in the files to the weight, where it is not the family's map.
 
         Raises:
-            ModelLoadError: a file is missing or damaged, the index names a tensor that its shard does not have, or a weight is
-                there under two names.
+            ModelLoadError: a file is missing or damaged, the index names a tensor that its shard does not have, a weight is
+                there under two names, or a layer has one that ``shapes`` lack.
         """
         self.config = config
         self._shapes = weight_shapes(config) if shapes is None else shapes
@@ -87,6 +90,8 @@ class SafetensorsCheckpoint(Checkpoint):
             weight = self._weights.setdefault(as_stored.name, _Weight(name, as_stored.transposed))
             if weight.stored_name != name:
                 raise ModelLoadError(f"{folder}: {name}: is the same weight as {weight.stored_name}")
+            if as_stored.name not in self._shapes and _is_computed(as_stored.name, config.num_layers):
+                raise ModelLoadError(f"{self._file_of[name]}: {name}: the configuration implies no such tensor")
 
     @override
     def __contains__(self, name: str) -> bool:
@@ -114,6 +119,15 @@ class SafetensorsCheckpoint(Checkpoint):
         if weight.transposed:
             data = data.t().contiguous()
         return RawTensor(name, dtype.upper(), tuple(data.shape), data)
+
+
+def _is_computed(name: str, num_layers: int) -> bool:
+    """Whether a weight or bias of this name would take part in the model's arithmetic.
+
+    Scales do so with their weights. Layers behind the last one, and other models' parts, do not.
+    """
+    in_layer = _IN_LAYER.fullmatch(name)
+    return name == "lm_head.bias" or (in_layer is not None and int(in_layer[1]) < num_layers)
 
 
 def _single(folder: Path) -> dict[str, Path]:

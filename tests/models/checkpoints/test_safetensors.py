@@ -153,6 +153,23 @@ def test_a_wrong_shape_is_named(tmp_path: Path) -> None:
         checkpoint.tensor("model.layers.1.self_attn.k_proj.weight")
 
 
+@pytest.mark.parametrize(
+    "name", ["model.layers.1.self_attn.q_proj.bias", "model.layers.0.extra.weight", "lm_head.bias"]
+)
+def test_a_weight_that_the_configuration_does_not_imply_is_named(tmp_path: Path, name: str) -> None:
+    tensors = write_single(tmp_path)
+    save_file(tensors | {name: torch.zeros(32)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=rf"model\.safetensors: {name}: the configuration implies no such tensor"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_what_takes_no_part_in_the_model_may_be_there(tmp_path: Path) -> None:
+    tensors = write_single(tmp_path)
+    others = ("model.layers.2.input_layernorm.weight", "model.layers.0.self_attn.rotary_emb.inv_freq", "score.weight")
+    save_file(tensors | {name: torch.zeros(4) for name in others}, tmp_path / "model.safetensors")
+    assert "model.norm.weight" in open_checkpoint(str(tmp_path))
+
+
 def test_a_folder_without_weights_says_what_it_lacks(tmp_path: Path) -> None:
     write_config(tmp_path)
     with pytest.raises(ModelLoadError, match=r"holds neither model\.safetensors nor"):
