@@ -76,9 +76,21 @@ class Weights:
         shape = (end - first, config.hidden_size)
         embedding = self._raw(_EMBEDDING, *shape)
         if config.tied_embeddings:
+            self._check_tied(embedding)
             embedding = quant.unpacked(embedding.on(self._device))  # once for both
         head = self._head(embedding if config.tied_embeddings else self._raw(_HEAD, *shape), scaled=self._scaled)
         return self._shard.embedding(self._table(embedding)), self._shard.joined(head)
+
+    def _check_tied(self, embedding: RawTensor) -> None:
+        """Files may have the output projection too, though it is the embedding, but not another one."""
+        if _HEAD not in self._checkpoint:
+            return
+        head = self._checkpoint.tensor(_HEAD)
+        if head.format != embedding.format or not torch.equal(head.data, embedding.data):
+            raise ModelLoadError(
+                f"{_HEAD}: differs from {_EMBEDDING}, though tie_word_embeddings says that they are one; say false, or "
+                "remove the tensor"
+            )
 
     def embedding(self, vocab: int, hidden: int) -> Tensor:
         """The token embedding."""

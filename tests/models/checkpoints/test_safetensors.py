@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.models.errors import ModelLoadError
-from draftline.models.families import weight_shapes
+from draftline.models.families import build_model, weight_shapes
 from draftline.models.loader import open_checkpoint
 
 CONFIG = {
@@ -168,6 +169,22 @@ def test_what_takes_no_part_in_the_model_may_be_there(tmp_path: Path) -> None:
     others = ("model.layers.2.input_layernorm.weight", "model.layers.0.self_attn.rotary_emb.inv_freq", "score.weight")
     save_file(tensors | {name: torch.zeros(4) for name in others}, tmp_path / "model.safetensors")
     assert "model.norm.weight" in open_checkpoint(str(tmp_path))
+
+
+def test_an_output_projection_beside_a_tied_embedding_must_be_the_embedding(tmp_path: Path) -> None:
+    tensors = write_single(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"tie_word_embeddings": True}))
+    with pytest.raises(ModelLoadError, match=r"lm_head\.weight: differs from .*embed_tokens\.weight, though tie_word"):
+        _build(tmp_path)
+    save_file(
+        tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, tmp_path / "model.safetensors"
+    )
+    _build(tmp_path)
+
+
+def _build(folder: Path) -> None:
+    checkpoint = open_checkpoint(str(folder))
+    build_model(checkpoint, checkpoint.config, ReferenceOps(), torch.float32, torch.device("cpu"))
 
 
 def test_a_folder_without_weights_says_what_it_lacks(tmp_path: Path) -> None:
