@@ -50,4 +50,4 @@ def _group(group: object, where: str) -> Scheme:
     if strategy == "block":
         rows, columns = block(weights.get("block_structure"), f"{where}block_structure")
     name = f"{'fp8' if kind == 'float' else 'int8'}-{strategy}"
-    return Scheme(name, _FORMATS[kind], "weight_scale", rows, columns)
+    return Scheme(name, _FORMATS[kind], ("weight_scale",), rows, columns)

@@ -1,7 +1,7 @@
 """FP8 as transformers writes it (``quant_method: fp8``; Qwen3-8B-FP8, DeepSeek-V3): e4m3, a scale for each 128 x 128 block.
 
 A weight's scales are stored as ``weight_scale_inv`` (despite the name, they multiply). Where the configuration
-has no block size, one ``weight_scale`` is for the whole weight.
+has no block size, one is for the whole weight (Ministral 3, Devstral 2), which other tools write as ``weight_scale``.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def fp8_scheme(config: Mapping[str, object]) -> Scheme:
     expect(config, "activation_scheme", "dynamic", "static", None)
     sizes = config.get("weight_block_size")
     if sizes is None:
-        return Scheme("fp8", "F8_E4M3", "weight_scale", 0, 0)
-    return Scheme("fp8-block", "F8_E4M3", "weight_scale_inv", *block(sizes, "weight_block_size"))
+        return Scheme("fp8", "F8_E4M3", ("weight_scale_inv", "weight_scale"), 0, 0)
+    return Scheme("fp8-block", "F8_E4M3", ("weight_scale_inv",), *block(sizes, "weight_block_size"))

@@ -17,20 +17,20 @@ class Scheme:
     Attributes:
         name: for reports.
         format: ``F8_E4M3`` or ``I8``.
-        scale: replaces ``weight`` in the name of a weight to give its scale's.
+        scales: each replaces ``weight`` in the name of a weight to give a name that its scale may have.
         rows: weight rows that share a scale; 0 for all.
         columns: weight columns that share a scale; 0 for all.
     """
 
     name: str
     format: str
-    scale: str
+    scales: tuple[str, ...]
     rows: int
     columns: int
 
-    def scale_name(self, weight: str) -> str:
-        """The name of a weight's scales."""
-        return weight.removesuffix("weight") + self.scale
+    def scale_names(self, weight: str) -> tuple[str, ...]:
+        """The names that a weight's scales may have."""
+        return tuple(weight.removesuffix("weight") + scale for scale in self.scales)
 
     def scaled(self, raw: RawTensor, scale: RawTensor) -> RawTensor:
         """The weight with its scales.

@@ -53,9 +53,11 @@ class ScaledCheckpoint(Checkpoint):
         raw = self._checkpoint.tensor(name)
         if raw.format != self._scheme.format or len(raw.shape) != 2:
             return raw
-        scale = self._scheme.scale_name(name)
-        if scale not in self._checkpoint:
-            raise ModelLoadError(f"{self._where}: {name}: is {raw.format}, but the checkpoint has no {scale}")
+        names = self._scheme.scale_names(name)
+        scale = next((scale for scale in names if scale in self._checkpoint), None)
+        if scale is None:
+            missing = " or ".join(names)
+            raise ModelLoadError(f"{self._where}: {name}: is {raw.format}, but the checkpoint has no {missing}")
         try:
             return self._scheme.scaled(raw, self._checkpoint.tensor(scale))
         except quant.UnsupportedFormatError as error:

@@ -275,27 +275,31 @@ def compressed(weights: dict[str, Any], **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("config", "scheme"),
     [
-        (QWEN3_FP8, Scheme("fp8-block", "F8_E4M3", "weight_scale_inv", 128, 128)),
-        ({"quant_method": "fp8", "activation_scheme": "static"}, Scheme("fp8", "F8_E4M3", "weight_scale", 0, 0)),
-        (compressed({"type": "int", "strategy": "channel"}), Scheme("int8-channel", "I8", "weight_scale", 1, 0)),
+        (QWEN3_FP8, Scheme("fp8-block", "F8_E4M3", ("weight_scale_inv",), 128, 128)),
+        (
+            {"quant_method": "fp8", "activation_scheme": "static"},
+            Scheme("fp8", "F8_E4M3", ("weight_scale_inv", "weight_scale"), 0, 0),
+        ),
+        (compressed({"type": "int", "strategy": "channel"}), Scheme("int8-channel", "I8", ("weight_scale",), 1, 0)),
         (
             compressed({"type": "float", "strategy": "channel"}, format="float-quantized"),
-            Scheme("fp8-channel", "F8_E4M3", "weight_scale", 1, 0),
+            Scheme("fp8-channel", "F8_E4M3", ("weight_scale",), 1, 0),
         ),
         (
             compressed({"type": "float", "strategy": "tensor"}, format="naive-quantized"),
-            Scheme("fp8-tensor", "F8_E4M3", "weight_scale", 0, 0),
+            Scheme("fp8-tensor", "F8_E4M3", ("weight_scale",), 0, 0),
         ),
         (
             compressed({"type": "float", "strategy": "block", "block_structure": [128, 128]}, format="float-quantized"),
-            Scheme("fp8-block", "F8_E4M3", "weight_scale", 128, 128),
+            Scheme("fp8-block", "F8_E4M3", ("weight_scale",), 128, 128),
         ),
     ],
     ids=["fp8-block", "fp8", "int8-channel", "fp8-channel", "fp8-tensor", "ct-fp8-block"],
 )
 def test_schemes_are_recognised(config: dict[str, Any], scheme: Scheme) -> None:
     assert quant.scheme_of(config) == scheme
-    assert scheme.scale_name("model.layers.0.mlp.up_proj.weight") == f"model.layers.0.mlp.up_proj.{scheme.scale}"
+    names = tuple(f"model.layers.0.mlp.up_proj.{scale}" for scale in scheme.scales)
+    assert scheme.scale_names("model.layers.0.mlp.up_proj.weight") == names
 
 
 INT8 = {"type": "int", "strategy": "channel"}

@@ -54,6 +54,7 @@ KINDS: dict[str, tuple[dict[str, Any], torch.dtype, str, int, int]] = {
         128,
         128,
     ),
+    "fp8-whole": ({"quant_method": "fp8"}, torch.float8_e4m3fn, "weight_scale_inv", 0, 0),
     "fp8-tensor": (_compressed("float", "tensor"), torch.float8_e4m3fn, "weight_scale", 0, 0),
     "fp8-channel": (_compressed("float", "channel"), torch.float8_e4m3fn, "weight_scale", 1, 0),
     "int8-channel": (_compressed("int", "channel"), torch.int8, "weight_scale", 1, 0),
