@@ -24,6 +24,8 @@ def compressed_tensors_scheme(config: Mapping[str, object]) -> Scheme:
     sparsity = config.get("sparsity_config")
     if isinstance(sparsity, Mapping) and sparsity:
         expect(sparsity, "format", "dense", None, where="sparsity_config.")
+    # Rotations of activations, which a product with such weights needs.
+    expect(config, "transform_config", {}, None)
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise refused("config_groups", "missing, or not an object with a group")

@@ -280,7 +280,10 @@ def compressed(weights: dict[str, Any], **fields: Any) -> dict[str, Any]:
             {"quant_method": "fp8", "activation_scheme": "static"},
             Scheme("fp8", "F8_E4M3", ("weight_scale_inv", "weight_scale"), 0, 0),
         ),
-        (compressed({"type": "int", "strategy": "channel"}), Scheme("int8-channel", "I8", ("weight_scale",), 1, 0)),
+        (
+            compressed({"type": "int", "strategy": "channel"}, transform_config={}),
+            Scheme("int8-channel", "I8", ("weight_scale",), 1, 0),
+        ),
         (
             compressed({"type": "float", "strategy": "channel"}, format="float-quantized"),
             Scheme("fp8-channel", "F8_E4M3", ("weight_scale",), 1, 0),
@@ -319,6 +322,10 @@ INT8 = {"type": "int", "strategy": "channel"}
         (compressed(INT8 | {"strategy": "group"}), r"weights\.strategy: 'group' is not supported; 'tensor' and"),
         (compressed(INT8, format="pack-quantized"), r"quantization_config\.format: 'pack-quantized'"),
         (compressed(INT8, sparsity_config={"format": "sparse-bitmask"}), r"sparsity_config\.format: 'sparse-bitmask'"),
+        (
+            compressed(INT8, transform_config={"config_groups": {"R3": {}}}),
+            r"quantization_config\.transform_config: \{",
+        ),
         (compressed(INT8, config_groups={}), r"config_groups: missing"),
         (compressed(INT8, config_groups={"group_0": {"weights": None}}), r"config_groups\.group_0\.weights: missing"),
     ],
