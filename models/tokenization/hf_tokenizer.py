@@ -10,6 +10,7 @@ from tokenizers import Tokenizer as Backend
 
 from draftline.models.checkpoints.json_file import read_json_object_if_there
 from draftline.models.errors import ModelLoadError
+from draftline.models.hf_config import HfConfig
 from draftline.models.tokenization.data import TokenizerData
 
 _CONFIG = "tokenizer_config.json"
@@ -25,7 +26,8 @@ def read_hf_tokenizer(folder: Path) -> TokenizerData:
         ModelLoadError: there is none, or its files are damaged.
     """
     config = read_json_object_if_there(folder / _CONFIG)
-    generation = read_json_object_if_there(folder / "generation_config.json")
+    path = folder / "generation_config.json"
+    generation = HfConfig(read_json_object_if_there(path), str(path))
     backend = _backend(folder)
     backend.no_truncation()
     backend.no_padding()
@@ -105,11 +107,10 @@ def _content(token: object) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _eos_ids(backend: Backend, named: Mapping[str, str], generation: Mapping[str, object]) -> Iterable[int]:
+def _eos_ids(backend: Backend, named: Mapping[str, str], generation: HfConfig) -> Iterable[int]:
     if "eos_token" in named and (index := backend.token_to_id(named["eos_token"])) is not None:
         yield index
-    ids = generation.get("eos_token_id")
-    yield from (end for end in (ids if isinstance(ids, list) else [ids]) if isinstance(end, int))
+    yield from generation.token_ids("eos_token_id")
 
 
 def _chat_template(folder: Path, config: Mapping[str, object]) -> str | None:

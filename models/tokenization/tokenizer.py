@@ -69,8 +69,12 @@ class Tokenizer:
         return type(self), (self._data,)
 
     def all_eos_ids(self, config: ModelConfig) -> tuple[int, ...]:
-        """The ids that end a sequence, by these files or by the model's configuration, in order."""
-        return tuple(sorted({*config.eos_token_ids, *self.eos_ids}))
+        """The ids that end a sequence, by these files or by the model's configuration, in order.
+
+        Those that the model does not have are left out, as special tokens are.
+        """
+        named = {*config.eos_token_ids, *self.eos_ids}
+        return tuple(sorted(index for index in named if index < config.vocab_size))
 
     @staticmethod
     def from_folder(folder: Path) -> Tokenizer:

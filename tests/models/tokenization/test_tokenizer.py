@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import transformers
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_checkpoint import LLAMA
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 
@@ -429,6 +431,22 @@ def test_ends_come_from_all_files(tmp_path: Path) -> None:
     assert Tokenizer.from_folder(folder).eos_ids == {end, 7, 9}
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 7}))
     assert Tokenizer.from_folder(folder).eos_ids == {end, 7}
+
+
+def test_ends_that_the_model_does_not_have_are_left_out(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, byte_level())
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9_999]}))
+    config = replace(LLAMA, vocab_size=600, eos_token_ids=(8, 600))
+    tokenizer = load_tokenizer(str(folder), config)
+    assert tokenizer.all_eos_ids(config) == tuple(sorted({*tokenizer.eos_ids - {9_999}, 8}))
+
+
+@pytest.mark.parametrize("ids", [-1, "2", [2, -1], True])
+def test_ends_that_are_no_ids_are_refused_by_field(tmp_path: Path, ids: object) -> None:
+    folder = write_folder(tmp_path, byte_level())
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    with pytest.raises(ModelLoadError, match=r"generation_config\.json: eos_token_id: expected a token id or a list"):
+        Tokenizer.from_folder(folder)
 
 
 def test_tokens_that_only_the_config_declares_are_added_as_transformers_adds_them(tmp_path: Path) -> None:
