@@ -129,7 +129,7 @@ class ConstraintCompiler:
         Returns:
             A future of this caller's own. If it is cancelled, and no other caller waits for the constraint, the compilation
             ends. It raises:
-            InvalidConstraintError: the constraint is malformed, too large, or matches no text.
+            InvalidConstraintError: the constraint is malformed, too large, or matches no text, or the vocabulary has no end.
             UnsupportedConstraintError: parts of it cannot be enforced exactly.
 
         Raises:
@@ -171,6 +171,8 @@ class ConstraintCompiler:
 
     def prepare(self) -> None:
         """Build what all grammars share, so that the first one does not: it holds up all threads for some 0.2 s."""
+        if not self.vocabulary.eos_ids:
+            return  # no constraint will be compiled
         self._grammar_backend().compile(_SMALLEST_GRAMMAR)
         self._do_later(
             lambda job: self._workers.try_grammar(Language(None, _SMALLEST_GRAMMAR), on_abandon=job.on_abandon)
@@ -200,6 +202,10 @@ class ConstraintCompiler:
                 self.observer(result, time.monotonic() - submitted)
 
     def _compile(self, constraint: ConstraintSpec, job: CompileJob[CompiledConstraint]) -> CompiledConstraint:
+        if not self.vocabulary.eos_ids:
+            raise InvalidConstraintError(
+                "constrained texts end in an end-of-sequence token, and the model's files name none (eos_token_id)"
+            )
         started = time.monotonic()
         cached = None if self._tables is None else self._tables.get(constraint)
         if cached is not None:

@@ -191,6 +191,15 @@ def test_the_error_says_why_a_constraint_is_invalid(
         compiler.compile(constraint)
 
 
+def test_a_vocabulary_without_an_end_of_sequence_has_no_constraints() -> None:
+    compiler = ConstraintCompiler(vocabulary("ab", eos=0))
+    compiler.prepare()
+    for constraint in (ConstraintSpec("regex", "[ab]{3}"), ConstraintSpec("grammar", 'start: "ab"'), choice("a")):
+        with pytest.raises(InvalidConstraintError, match="the model's files name none"):
+            compiler.compile(constraint)
+    compiler.close()
+
+
 @pytest.mark.parametrize("texts", [2000, pytest.param(5000, marks=pytest.mark.slow)])
 def test_a_choice_of_many_texts_compiles(prepared: ConstraintCompiler, texts: int) -> None:
     compiled = prepared.compile(choice(*(f"item {number * 7919}" for number in range(texts))))
