@@ -11,7 +11,16 @@ from pathlib import Path
 
 from draftline.models.errors import ModelLoadError
 
-TOKENIZER_FILES = ("config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt", "*.jinja")
+TOKENIZER_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.jinja",
+)
 """The files of a tokenizer and a configuration in a hub repository."""
 
 MODEL_FILES = (*TOKENIZER_FILES, "model*.safetensors", "model.safetensors.index.json")

@@ -15,6 +15,7 @@ from draftline.models.tokenization.data import TokenizerData
 
 _CONFIG = "tokenizer_config.json"
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_MORE_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 _SLOW_FILES = ("tokenizer.model", "vocab.json")
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
@@ -25,13 +26,14 @@ def read_hf_tokenizer(folder: Path) -> TokenizerData:
     Raises:
         ModelLoadError: there is none, or its files are damaged.
     """
-    config = read_json_object_if_there(folder / _CONFIG)
+    config, added, where = _with_old_files(folder, read_json_object_if_there(folder / _CONFIG))
     path = folder / "generation_config.json"
     generation = HfConfig(read_json_object_if_there(path), str(path))
     backend = _backend(folder)
     backend.no_truncation()
     backend.no_padding()
-    _add_tokens(backend, config, folder)
+    _add_tokens(backend, added, where)
+    _add_named_tokens(backend, config)
     named = {name: token for name in _NAMED_TOKENS if (token := _content(config.get(name))) is not None}
     return TokenizerData(
         where=str(folder),
@@ -41,6 +43,21 @@ def read_hf_tokenizer(folder: Path) -> TokenizerData:
         chat_template=_chat_template(folder, config),
         template_variables=named,
     )
+
+
+def _with_old_files(folder: Path, config: Mapping[str, object]) -> tuple[dict[str, object], object, str]:
+    """tokenizer_config.json with the named tokens of special_tokens_map.json, the added tokens by id, and their place.
+
+    The other files count where tokenizer_config.json has no added tokens, as in transformers.
+    """
+    if "added_tokens_decoder" in config:
+        return dict(config), config["added_tokens_decoder"], f"{folder / _CONFIG}: added_tokens_decoder"
+    named = read_json_object_if_there(folder / "special_tokens_map.json")
+    merged = dict(config) | {name: named[name] for name in (*_NAMED_TOKENS, *_MORE_TOKENS) if name in named}
+    special = set(_special_names(merged))
+    path = folder / "added_tokens.json"
+    tokens = read_json_object_if_there(path).items()
+    return merged, {str(index): {"content": name, "special": name in special} for name, index in tokens}, str(path)
 
 
 def _backend(folder: Path) -> Backend:
@@ -63,16 +80,16 @@ def _backend(folder: Path) -> Backend:
     return backend
 
 
-def _add_tokens(backend: Backend, config: Mapping[str, object], folder: Path) -> None:
-    """Add what tokenizer_config.json declares and tokenizer.json lacks, in transformers' order."""
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    declared = config.get("added_tokens_decoder") or {}
+def _add_tokens(backend: Backend, declared: object, where: str) -> None:
+    """Add the tokens that are declared by id and that tokenizer.json lacks, in transformers' order."""
+    known = _added_names(backend)
+    declared = declared or {}
     if not isinstance(declared, Mapping) or not all(str(index).isdecimal() for index in declared):
-        raise ModelLoadError(f"{folder / _CONFIG}: added_tokens_decoder: is not an object of tokens by id")
+        raise ModelLoadError(f"{where}: is not an object of tokens by id")
     for index, entry in sorted((int(index), entry) for index, entry in declared.items()):
         content = _content(entry)
         if content is None:
-            raise ModelLoadError(f"{folder / _CONFIG}: added_tokens_decoder: {index}: is not a token")
+            raise ModelLoadError(f"{where}: {index}: is not a token")
         if content not in known:
             backend.add_tokens(
                 [AddedToken(content, **{flag: bool(entry[flag]) for flag in _TOKEN_FLAGS if flag in entry})]
@@ -80,18 +97,25 @@ def _add_tokens(backend: Backend, config: Mapping[str, object], folder: Path) ->
             known.add(content)
         if backend.token_to_id(content) != index:
             raise ModelLoadError(
-                f"{folder / _CONFIG}: added_tokens_decoder: {content!r} has id {index}, "
-                f"but {backend.token_to_id(content)} in tokenizer.json"
+                f"{where}: {content!r} has id {index}, but {backend.token_to_id(content)} in tokenizer.json"
             )
+
+
+def _add_named_tokens(backend: Backend, config: Mapping[str, object]) -> None:
+    known = _added_names(backend)
     for content in _special_names(config):
         if content not in known:
             backend.add_special_tokens([content])
             known.add(content)
 
 
+def _added_names(backend: Backend) -> set[str]:
+    return {token.content for token in backend.get_added_tokens_decoder().values()}
+
+
 def _special_names(config: Mapping[str, object]) -> Iterator[str]:
     more: list[object] = [config.get(name) for name in _NAMED_TOKENS]
-    for key in ("additional_special_tokens", "extra_special_tokens"):
+    for key in _MORE_TOKENS:
         value = config.get(key)
         more.extend(value if isinstance(value, list) else value.values() if isinstance(value, Mapping) else [])
     for token in more:

@@ -465,6 +465,27 @@ def test_tokens_that_only_the_config_declares_are_added_as_transformers_adds_the
     assert size not in tokenizer.special_ids
 
 
+def test_older_files_name_tokens_in_files_of_their_own(tmp_path: Path) -> None:
+    backend = byte_level()
+    folder = write_folder(tmp_path, backend)
+    size = backend.get_vocab_size()
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    named = {"bos_token": "<s>", "eos_token": {"content": "<|im_end|>", "lstrip": False}, "pad_token": "<pad>"}
+    (folder / "special_tokens_map.json").write_text(json.dumps(named))
+    (folder / "added_tokens.json").write_text(json.dumps({"<tool>": size + 1, "<pad>": size}))
+    (folder / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
+    tokenizer, reference = Tokenizer.from_folder(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    prompt = "a<tool>b<pad>"
+    assert tokenizer.encode(prompt) == reference(prompt).input_ids
+    assert (tokenizer.bos_id, tokenizer.eos_ids) == (reference.bos_token_id, {reference.eos_token_id})
+    assert (size in tokenizer.special_ids, size + 1 in tokenizer.special_ids) == (True, False)
+    chat = [{"role": "user", "content": "a"}]
+    assert tokenizer.encode_chat([("user", "a")]) == reference.apply_chat_template(chat, return_dict=False)
+    (folder / "added_tokens.json").write_text(json.dumps({"<tool>": 3}))
+    with pytest.raises(ModelLoadError, match=rf"added_tokens\.json: '<tool>' has id 3, but {size} in tokenizer\.json"):
+        Tokenizer.from_folder(folder)
+
+
 def test_truncation_and_padding_of_the_file_are_not_used(tmp_path: Path) -> None:
     backend = byte_level()
     backend.enable_truncation(3)
