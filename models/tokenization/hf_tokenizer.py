@@ -34,7 +34,9 @@ def read_hf_tokenizer(folder: Path) -> TokenizerData:
     backend.no_padding()
     _add_tokens(backend, added, where)
     _add_named_tokens(backend, config)
-    named = {name: token for name in _NAMED_TOKENS if (token := _content(config.get(name))) is not None}
+    more = config.get("extra_special_tokens")  # those of one model have names of their own, such as image_token
+    tokens = (dict(more) if isinstance(more, Mapping) else {}) | {name: config.get(name) for name in _NAMED_TOKENS}
+    named = {name: text for name, token in tokens.items() if (text := _content(token)) is not None}
     return TokenizerData(
         where=str(folder),
         backend=backend,

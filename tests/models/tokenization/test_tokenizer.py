@@ -421,6 +421,17 @@ def test_the_templates_file_comes_before_the_configs_and_of_several_the_default(
     assert tokenizer.decode(tokenizer.encode_chat([("user", "x")])) == "file"
 
 
+def test_templates_know_a_model_s_own_tokens_by_name(tmp_path: Path) -> None:
+    template = "{{ image_token }}{{ messages[0].content }}"
+    folder = write_folder(
+        tmp_path, byte_level(), chat_template=template, extra_special_tokens={"image_token": "<|image|>"}
+    )
+    tokenizer, reference = Tokenizer.from_folder(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    ids = reference.apply_chat_template([{"role": "user", "content": "x"}], return_dict=False)
+    assert tokenizer.encode_chat([("user", "x")]) == ids
+    assert tokenizer.decode(ids, skip_special=False) == "<|image|>x"
+
+
 def test_ends_come_from_all_files(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, byte_level())
     backend = Backend.from_file(str(folder / "tokenizer.json"))
