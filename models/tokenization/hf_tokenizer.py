@@ -140,17 +140,34 @@ def _eos_ids(backend: Backend, named: Mapping[str, str], generation: HfConfig) -
 
 
 def _chat_template(folder: Path, config: Mapping[str, object]) -> str | None:
-    """chat_template.jinja, else the template of tokenizer_config.json; of several there, the one named default."""
+    """chat_template.jinja, else the template of tokenizer_config.json; of several, those for chats with and without tools."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ModelLoadError(f"{path}: cannot be read: {error}") from error
+        more = folder / "additional_chat_templates" / "tool_use.jinja"
+        return _by_tools(_text(path), _text(more) if more.is_file() else None)
     template = config.get("chat_template")
-    if isinstance(template, list):
-        by_name = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
-        template = by_name.get("default")
-    if template is not None and not isinstance(template, str):
+    if not isinstance(template, list):
+        return _template(template, folder)
+    by_name = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
+    return _by_tools(_template(by_name.get("default"), folder), _template(by_name.get("tool_use"), folder))
+
+
+def _template(value: object, folder: Path) -> str | None:
+    if value is not None and not isinstance(value, str):
         raise ModelLoadError(f"{folder / _CONFIG}: chat_template: is not a template")
-    return template
+    return value
+
+
+def _by_tools(default: str | None, tool_use: str | None) -> str | None:
+    """One template of two. The signs in the tags keep the white space beside them; a template's last line break does not count."""
+    if default is None or tool_use is None:
+        return default
+    first, second = tool_use.removesuffix("\n"), default.removesuffix("\n")
+    return f"{{% if tools +%}}{first}{{%+ else +%}}{second}{{%+ endif %}}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error}") from error

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer as Backend
 
 from draftline.models.errors import ModelLoadError
 from draftline.models.loader import open_checkpoint
-from draftline.models.tokenization.rendering import RoleError
+from draftline.models.tokenization.rendering import Rendering, RoleError
 from draftline.models.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 BpeTrainer: Any = trainers.BpeTrainer  # its type stub has none of its arguments
@@ -430,6 +430,26 @@ def test_templates_know_a_model_s_own_tokens_by_name(tmp_path: Path) -> None:
     ids = reference.apply_chat_template([{"role": "user", "content": "x"}], return_dict=False)
     assert tokenizer.encode_chat([("user", "x")]) == ids
     assert tokenizer.decode(ids, skip_special=False) == "<|image|>x"
+
+
+TOOL: Any = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+@pytest.mark.parametrize("as_files", [False, True])
+def test_chats_with_tools_have_the_template_for_these(tmp_path: Path, as_files: bool) -> None:
+    default, tool_use = "\n {{ messages[0].content }} \n", "  {{ tools[0].function.name }}\n\n"
+    several = [{"name": "default", "template": default}, {"name": "tool_use", "template": tool_use}]
+    folder = write_folder(tmp_path, byte_level(), chat_template=None if as_files else several)
+    if as_files:
+        (folder / "chat_template.jinja").write_text(default)
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "tool_use.jinja").write_text(tool_use)
+    tokenizer, reference = Tokenizer.from_folder(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    chat = [{"role": "user", "content": "x"}]
+    assert tokenizer.shows_tools
+    assert tokenizer.encode_chat([("user", "x")]) == reference.apply_chat_template(chat, return_dict=False)
+    ids = tokenizer.encode_chat([("user", "x")], Rendering(tools=(TOOL,)))
+    assert ids == reference.apply_chat_template(chat, tools=[TOOL], return_dict=False)
 
 
 def test_ends_come_from_all_files(tmp_path: Path) -> None:
