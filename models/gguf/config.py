@@ -25,6 +25,19 @@ EMBEDDING = "token_embd.weight"
 OUTPUT = "output.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 
+_NEUTRAL: dict[str, tuple[float, ...]] = {
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.scale": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "embedding_scale": (0.0, 1.0),
+    "final_logit_softcapping": (0.0,),
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    "rope.scaling.attn_factor": (1.0,),
+}
+"""Keys of features that none of the architectures has here, with the values that do nothing in llama.cpp."""
+
 
 def architecture(fields: GGUFFields) -> str:
     """The file's ``general.architecture``.
@@ -88,6 +101,12 @@ def _refuse_unsupported(fields: GGUFFields, arch: str, present: Collection[str])
         )
     if fields.integer(f"{arch}.expert_count", 0) > 0:
         raise fields.error(f"{arch}.expert_count", "mixtures of experts are not supported")
+    if not fields.flag(f"{arch}.attention.causal", True):
+        raise fields.error(f"{arch}.attention.causal", "false is not supported")
+    for name, neutral in _NEUTRAL.items():
+        key = f"{arch}.{name}"
+        if (value := fields.number(key, neutral[0])) not in neutral:
+            raise fields.error(key, f"{value} is not supported; only {' or '.join(map(str, neutral))} is")
     window = fields.integer(f"{arch}.attention.sliding_window", 0)
     if 0 < window < fields.integer(f"{arch}.context_length"):
         raise fields.error(
@@ -115,7 +134,9 @@ def _head_dim(fields: GGUFFields, arch: str, default: int) -> int:
 def _rope_scaling(
     fields: GGUFFields, arch: str, theta: float, factors: Sequence[float] | None
 ) -> dict[str, object] | None:
-    kind = fields.text(f"{arch}.rope.scaling.type", "none")
+    # llama.cpp takes a factor of no type as linear scaling.
+    factor = fields.number(f"{arch}.rope.scaling.factor", 1.0)
+    kind = fields.text(f"{arch}.rope.scaling.type", "none" if factor in (0.0, 1.0) else "linear")
     if kind != "none":
         raise fields.error(f"{arch}.rope.scaling.type", f"{kind!r} is not supported; only Llama 3's scaling is")
     if fields.number(f"{arch}.rope.scale_linear", 1.0) != 1.0:

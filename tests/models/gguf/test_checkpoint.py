@@ -89,6 +89,8 @@ def write_gguf(
                 writer.add_string(f"{arch}.{key}", value)
             case float():
                 writer.add_float32(f"{arch}.{key}", value)
+            case bool():
+                writer.add_bool(f"{arch}.{key}", value)
             case int():
                 writer.add_uint32(f"{arch}.{key}", value)
             case list():
@@ -326,6 +328,10 @@ WRONG_METADATA: dict[str, tuple[dict[str, object], str]] = {
     "other value size": ({"attention.value_length": 32}, r"llama\.attention\.value_length: 32 differs"),
     "yarn": ({"rope.scaling.type": "yarn"}, r"llama\.rope\.scaling\.type: 'yarn' is not supported"),
     "linear": ({"rope.scale_linear": 2.0}, r"llama\.rope\.scale_linear: linear"),
+    "factor": ({"rope.scaling.factor": 4.0}, r"llama\.rope\.scaling\.type: 'linear' is not supported"),
+    "both ways": ({"attention.causal": False}, r"llama\.attention\.causal: false is not supported"),
+    "cap": ({"final_logit_softcapping": 30.0}, r"llama\.final_logit_softcapping: 30\.0 is not supported; only 0\.0 is"),
+    "magnitude": ({"rope.scaling.attn_factor": 1.5}, r"llama\.rope\.scaling\.attn_factor: 1\.5 is not supported"),
     "experts": ({"expert_count": 8}, r"llama\.expert_count: mixtures"),
     "window": ({"attention.sliding_window": 64}, r"llama\.attention\.sliding_window: 64"),
 }
