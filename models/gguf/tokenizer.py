@@ -15,9 +15,11 @@ from tokenizers import Tokenizer as Backend
 from draftline.models.gguf.fields import GGUFFields
 from draftline.models.gguf.file import GGUFFile
 from draftline.models.gguf.sentencepiece_merges import merges_of_scores
+from draftline.models.tokenization.chat_template import by_tools
 from draftline.models.tokenization.data import TokenizerData
 
 _PREFIX = "tokenizer.ggml."
+_TEMPLATE = "tokenizer.chat_template"
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
 
 
@@ -98,9 +100,13 @@ def read_gguf_tokenizer(file: GGUFFile) -> TokenizerData:
         bos_id=vocabulary.token_id("bos_token_id"),
         eos_ids=frozenset(index for index in ends if index is not None),
         unused_ids=frozenset(index for index, kind in enumerate(types) if kind == _UNUSED),
-        chat_template=fields.text("tokenizer.chat_template") if fields.has("tokenizer.chat_template") else None,
+        chat_template=by_tools(_template(fields, _TEMPLATE), _template(fields, f"{_TEMPLATE}.tool_use")),
         template_variables=vocabulary.named_tokens(),
     )
+
+
+def _template(fields: GGUFFields, key: str) -> str | None:
+    return fields.text(key) if fields.has(key) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,15 @@ class ChatTemplate:
         return _up_to_the_end_of(messages[-1][1], text) if rendering.continue_final_message else text
 
 
+def by_tools(default: str | None, tool_use: str | None) -> str | None:
+    """One template of two: of chats without and with tools."""
+    if default is None or tool_use is None:
+        return default
+    # Jinja drops a template's last line break. The signs in the tags keep the white space beside them.
+    first, second = tool_use.removesuffix("\n"), default.removesuffix("\n")
+    return f"{{% if tools +%}}{first}{{%+ else +%}}{second}{{%+ endif %}}"
+
+
 _GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
 """The variables that every template gets."""
 

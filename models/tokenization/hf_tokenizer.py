@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Backend
 from draftline.models.checkpoints.json_file import read_json_object_if_there
 from draftline.models.errors import ModelLoadError
 from draftline.models.hf_config import HfConfig
+from draftline.models.tokenization.chat_template import by_tools
 from draftline.models.tokenization.data import TokenizerData
 
 _CONFIG = "tokenizer_config.json"
@@ -144,26 +145,18 @@ def _chat_template(folder: Path, config: Mapping[str, object]) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
         more = folder / "additional_chat_templates" / "tool_use.jinja"
-        return _by_tools(_text(path), _text(more) if more.is_file() else None)
+        return by_tools(_text(path), _text(more) if more.is_file() else None)
     template = config.get("chat_template")
     if not isinstance(template, list):
         return _template(template, folder)
     by_name = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
-    return _by_tools(_template(by_name.get("default"), folder), _template(by_name.get("tool_use"), folder))
+    return by_tools(_template(by_name.get("default"), folder), _template(by_name.get("tool_use"), folder))
 
 
 def _template(value: object, folder: Path) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ModelLoadError(f"{folder / _CONFIG}: chat_template: is not a template")
     return value
-
-
-def _by_tools(default: str | None, tool_use: str | None) -> str | None:
-    """One template of two. The signs in the tags keep the white space beside them; a template's last line break does not count."""
-    if default is None or tool_use is None:
-        return default
-    first, second = tool_use.removesuffix("\n"), default.removesuffix("\n")
-    return f"{{% if tools +%}}{first}{{%+ else +%}}{second}{{%+ endif %}}"
 
 
 def _text(path: Path) -> str:

@@ -17,6 +17,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from draftline.models.errors import ModelLoadError
+from draftline.models.tokenization.rendering import Rendering
 from draftline.models.tokenization.tokenizer import Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -97,6 +98,14 @@ def gpt2_fields(backend: Backend, pre: str) -> dict[str, Any]:
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.chat_template": CHATML,
     }
+
+
+def test_chats_with_tools_have_the_template_for_these(tmp_path: Path) -> None:
+    fields = gpt2_fields(byte_level(*ORIGINALS["gpt-2"]), "gpt-2") | {"tokenizer.chat_template.tool_use": "tools"}
+    tokenizer = Tokenizer.from_gguf(write(tmp_path / "m.gguf", fields))
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    assert tokenizer.decode(tokenizer.encode_chat([("user", "x")], Rendering(tools=(tool,)))) == "tools"
+    assert tokenizer.decode(tokenizer.encode_chat([("user", "x")])) != "tools"
 
 
 @pytest.fixture(scope="module", params=ORIGINALS)
