@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from draftline.engine.llm import LLM
 from draftline.engine.training.config import TrainDraftConfig
 from draftline.engine.training.samples import SamplePlan, trained_tokens, write_samples
 from draftline.models.checkpoints.draft_folder import write_draft_folder
+from draftline.models.config import ModelConfig
 from draftline.models.families import is_llama_like
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
 from draftline.spec.ngram import MAX_NGRAM
@@ -54,7 +55,7 @@ def train_draft_model(
     layers = training.layers or tuple(sorted({0, checkpoint.config.num_layers - 1}))
     if max(layers) >= checkpoint.config.num_layers:
         raise UsageError(f"--layers: {max(layers)}: {engine.model} has layers 0 to {checkpoint.config.num_layers - 1}")
-    samples = written_samples(training, engine, report)
+    samples = written_samples(output, training, engine, checkpoint.config, report)
     device, dtype = target_device(engine)
     target = Target(checkpoint, dtype, device)
     draft = Draft.from_layers(target, layers)
@@ -81,14 +82,30 @@ def train_draft_model(
     return measured
 
 
-def written_samples(training: TrainDraftConfig, engine: EngineConfig, report: Callable[[str], None]) -> Samples:
-    """The target's answers: those of the file of samples, and new ones where they are too few."""
+def written_samples(
+    output: Path, training: TrainDraftConfig, engine: EngineConfig, target: ModelConfig, report: Callable[[str], None]
+) -> Samples:
+    """The target's answers: those of the file of samples, and new ones where they are too few.
+
+    Answers and training take long, so the folder ``output`` is made before them.
+
+    Raises:
+        UsageError: the file is damaged, of another model, or in no folder; ``output`` cannot be made; or the target answers
+            no held-out prompt.
+    """
     path, written = training.samples, list[Sample]()
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"--samples: {path}: no such folder")
     if path is not None and path.exists():
         try:
             written += Samples.load(path)
         except ValueError as error:
             raise UsageError(f"--samples: {error}") from error
+        _check_fit(written, target, f"--samples: {path}", engine.model)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be created: {error.strerror}") from error
     if trained_tokens(written) < training.sample_tokens:
         plan = SamplePlan(training.sample_tokens, training.answer_tokens, training.held_out, seed=training.train_seed)
         with LLM(**engine.model_dump()) as llm:
@@ -100,7 +117,22 @@ def written_samples(training: TrainDraftConfig, engine: EngineConfig, report: Ca
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-    return Samples.of(written)
+    samples = Samples.of(written)
+    if not samples.part(Split.CHOOSE):
+        raise UsageError(
+            f"--model: {engine.model}: has no whole answer to a held-out prompt, by which to choose a checkpoint"
+        )
+    return samples
+
+
+def _check_fit(samples: Sequence[Sample], target: ModelConfig, where: str, model: str) -> None:
+    """Raise UsageError where samples cannot be the answers of this target."""
+    token = max((int(sample.tokens.max(initial=0)) for sample in samples), default=0)
+    if token >= target.vocab_size:
+        raise UsageError(f"{where}: has token {token}, and the vocabulary of {model} has {target.vocab_size}")
+    longest = max((len(sample.tokens) for sample in samples), default=0)
+    if longest > target.max_positions:
+        raise UsageError(f"{where}: has a sample of {longest} tokens, and {model} has {target.max_positions} positions")
 
 
 def _train(

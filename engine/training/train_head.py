@@ -86,7 +86,7 @@ def train_head(
     if initial is not None:
         _check_start(initial.config, new_config(checkpoint.config, layers, 0, _size(training)), training)
     state = _state(output, training, engine)
-    samples = written_samples(training, engine, report)
+    samples = written_samples(output, training, engine, checkpoint.config, report)
     device, dtype = target_device(engine)
     target = Target(checkpoint, dtype, device)
     if state is None:

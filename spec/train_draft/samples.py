@@ -142,6 +142,14 @@ class Samples(Sequence[Sample]):
         counts = {len(lengths), len(prompt_lens), len(labels)}
         if len(counts) != 1 or lengths.sum(dtype=np.int64) != len(tokens):
             raise ValueError(f"{path} is not a file of samples: the sizes of its arrays contradict one another")
+        answered = (prompt_lens >= 0) & (prompt_lens <= lengths)
+        if not answered.all():
+            raise ValueError(f"{path} is not a file of samples: a prompt is longer than its sample")
+        if (
+            labels.shape[1:] != (2,)
+            or not (np.isin(labels[:, 0], list(Kind)) & np.isin(labels[:, 1], list(Split))).all()
+        ):
+            raise ValueError(f"{path} is not a file of samples: a label is no kind and split")
         return cls(tokens, lengths, prompt_lens, labels)
 
 

@@ -231,13 +231,13 @@ def test_samples_survive_save_and_load(tmp_path: Path) -> None:
     assert len(again.part(Split.REPORT, Kind.JSON)) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", None])
-def test_a_damaged_file_of_samples_is_a_value_error(tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize("content", [b"", b"no archive", "lengths", "prompt_lens", "labels"])
+def test_a_damaged_file_of_samples_is_a_value_error(tmp_path: Path, content: bytes | str) -> None:
     path = tmp_path / "samples.npz"
-    if content is None:
+    if isinstance(content, str):
         Samples.of(some_samples(3)).save(path)
         with np.load(path) as arrays:
-            np.savez(path, **{**arrays, "lengths": arrays["lengths"] + 1})
+            np.savez(path, **{**arrays, content: arrays[content] + 99})
     else:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=r"samples\.npz is not a file of samples"):

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -20,7 +21,7 @@ from draftline.engine.training.samples import SamplePlan, trained_tokens, write_
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
 from draftline.spec.train_draft.decoder import Draft, Target
 from draftline.spec.train_draft.packing import pack
-from draftline.spec.train_draft.samples import Kind, Samples, Split, ends_in_loop
+from draftline.spec.train_draft.samples import Kind, Sample, Samples, Split, ends_in_loop
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +178,15 @@ def test_writing_goes_on_where_it_was_broken_off(target: Path) -> None:
 def test_what_makes_no_sense_is_one_line(target: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "answers.npz"
     damaged.write_bytes(b"nothing")
+    foreign, long = tmp_path / "foreign.npz", tmp_path / "long.npz"
+    for path, tokens in (foreign, np.full(9, VOCAB)), (long, np.zeros(2049)):
+        Samples.of([Sample(tokens.astype(np.int32), 2, Kind.GENERAL, Split.TRAIN)]).save(path)
     for arguments, message in (
         (["--layers", 0, "--layers", 3], "--layers: 3: "),
         (["--samples", damaged], "is not a file of samples"),
+        (["--samples", foreign], f"has token {VOCAB}, and the vocabulary of "),
+        (["--samples", long], "has a sample of 2049 tokens, and "),
+        (["--samples", tmp_path / "nowhere" / "answers.npz"], "answers.npz: no such folder"),
         (["--epochs", 0], "--epochs: "),
     ):
         result = run(tmp_path / "draft", *small(target), *arguments)
@@ -187,3 +194,14 @@ def test_what_makes_no_sense_is_one_line(target: Path, tmp_path: Path) -> None:
         [line] = result.stderr.splitlines()
         assert message in line
     assert not (tmp_path / "draft").exists()
+    result = run(damaged / "draft", *small(target))
+    assert (result.exit_code, "draft: cannot be created: " in result.stderr) == (2, True), result.output
+
+
+def test_a_target_without_held_out_answers_is_refused(target: Path, tmp_path: Path) -> None:
+    answers = tmp_path / "answers.npz"
+    Samples.of([Sample(np.zeros(700, np.int32), 2, Kind.GENERAL, split) for split in (Split.TRAIN, Split.REPORT)]).save(
+        answers
+    )
+    result = run(tmp_path / "draft", *small(target), "--samples", answers)
+    assert (result.exit_code, "has no whole answer to a held-out prompt" in result.stderr) == (2, True), result.output
