@@ -77,7 +77,9 @@ class SafetensorsCheckpoint(Checkpoint):
         self._shapes = weight_shapes(config) if shapes is None else shapes
         stored = stored or FAMILIES[config.family].stored
         self._folder = folder
-        self._file_of = _indexed(folder) if (folder / INDEX_FILE).is_file() else _single(folder)
+        # Of both, transformers takes the single file: the shards may be those of the model that it was made from.
+        sharded = (folder / INDEX_FILE).is_file() and not (folder / SINGLE_FILE).is_file()
+        self._file_of = _indexed(folder) if sharded else _single(folder)
         self._files = {path: _open(path) for path in sorted(set(self._file_of.values()))}
         held = {path: frozenset(file.keys()) for path, file in self._files.items()}
         for name, path in self._file_of.items():

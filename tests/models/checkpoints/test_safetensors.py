@@ -78,6 +78,12 @@ def test_every_tensor_comes_back_bit_for_bit(
     assert "model.layers.2.mlp.up_proj.weight" not in checkpoint
 
 
+def test_a_single_file_comes_before_shards_that_are_left(tmp_path: Path) -> None:
+    write_sharded(tmp_path, torch.float32)
+    write_single(tmp_path, torch.float16)
+    assert open_checkpoint(str(tmp_path)).tensor("model.norm.weight").format == "F16"
+
+
 def test_other_dtypes_pass_through_by_their_name(tmp_path: Path) -> None:
     write_config(tmp_path)
     quantized = {
