@@ -6,11 +6,11 @@ from draftline.models.checkpoints.json_file import read_json_object_if_there
 from draftline.models.checkpoints.resolve import ModelSource, SourceKind
 from draftline.models.errors import ModelLoadError
 
-_FIELDS = ("temperature", "top_p", "top_k")
+_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def recommended_sampling(source: ModelSource) -> dict[str, float]:
-    """Read a model's recommended ``temperature``, ``top_p`` and ``top_k``, as far as they are given.
+    """Read a model's recommended ``temperature``, ``top_p``, ``top_k``, ``min_p`` and ``repetition_penalty``, as far as given.
 
     A GGUF file has none.
 

@@ -213,6 +213,10 @@ def test_chat_samples_as_the_model_recommends(tmp_path: Path) -> None:
     assert with_recommended(SamplingParams(), model) == SamplingParams(temperature=0.6, top_p=0.9, top_k=20)
     assert with_recommended(SamplingParams(top_p=1.0), model) == SamplingParams(temperature=0.6, top_p=1.0, top_k=20)
     assert with_recommended(SamplingParams(), resolve_model("smollm2")) == SamplingParams()
+    more = {"min_p": 0.1, "repetition_penalty": 1.05}
+    (tmp_path / "generation_config.json").write_text(json.dumps(more))
+    assert with_recommended(SamplingParams(), model) == SamplingParams(min_p=0.1, repetition_penalty=1.05)
+    (tmp_path / "generation_config.json").write_text(json.dumps(fields))
     greeting = run("chat", "--model", str(tmp_path), "--top-p", "0.5", stdin="").stderr.splitlines()[0]
     assert greeting.endswith("temperature 0.6, top-p 0.5")
 
