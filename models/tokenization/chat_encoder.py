@@ -29,6 +29,9 @@ from tokenizers import Tokenizer as Backend
 from draftline.models.tokenization.chat_template import ChatTemplate
 from draftline.models.tokenization.rendering import AS_USUAL, Rendering
 
+_NO_CHARACTER = "\U0010ffff"
+"""A code point that Unicode will never assign, so that no vocabulary has it."""
+
 
 class ChatEncoder:
     """Encodes conversations for one tokenizer. Thread-safe."""
@@ -54,9 +57,9 @@ class ChatEncoder:
             self._plain.pre_tokenizer = backend.pre_tokenizer
         self._plain.add_tokens([_as_marker(token, self._markers) for token in added.values()])
         self._ids = {self._plain_id(self._markers.get(t.content, t.content)): i for i, t in added.items()}
-        unknown = getattr(backend.model, "unk_token", None)
+        unknown = _unknown_ids(backend)
         vocabulary = backend.get_vocab_size(with_added_tokens=False)
-        self._forbidden = {i: name for name, i in special.items() if i < vocabulary and name != unknown}
+        self._forbidden = {i: name for name, i in special.items() if i < vocabulary and i not in unknown}
 
     def encode(self, messages: Sequence[tuple[str, str]], rendering: Rendering = AS_USUAL) -> list[int]:
         """The ids of a conversation, up to where the assistant's next message begins unless ``rendering`` differs.
@@ -112,6 +115,16 @@ class ChatEncoder:
         if index is None:
             raise ValueError(f"the added token {token!r} cannot be added")
         return index
+
+
+def _unknown_ids(backend: Backend) -> set[int]:
+    """What a text that the vocabulary lacks becomes. Unigram models do not name it, but show it."""
+    named = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
+    try:
+        shown = {token.id for token in backend.model.tokenize(_NO_CHARACTER)}
+    except Exception:  # noqa: BLE001 - the library raises no narrower class where the model has no unknown token
+        shown = set()
+    return shown if named is None else shown | {named}
 
 
 def encode_ids(backend: Backend, text: str, *, add_special_tokens: bool = True) -> list[int]:

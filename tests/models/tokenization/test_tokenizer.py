@@ -26,7 +26,8 @@ from draftline.models.loader import open_checkpoint
 from draftline.models.tokenization.rendering import Rendering, RoleError
 from draftline.models.tokenization.tokenizer import Tokenizer, load_tokenizer
 
-BpeTrainer: Any = trainers.BpeTrainer  # its type stub has none of its arguments
+BpeTrainer: Any = trainers.BpeTrainer  # their type stubs have none of their arguments
+UnigramTrainer: Any = trainers.UnigramTrainer
 CORPUS = [
     "The user asks the assistant; the assistant answers the user, and the system says how.",
     "def main():\n    for i in range(10):\n        print(i, i ** 2)\n\n\nmain()\n",
@@ -344,12 +345,19 @@ def test_added_tokens_matched_after_normalizing_keep_their_space(tmp_path: Path)
         assert mine.decode(ids) == reference.decode(ids) == prompt
 
 
-def test_metaspace_alone_follows_transformers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_metaspace_alone_follows_transformers(tmp_path: Path, kind: str) -> None:
     """SentencePiece without bytes to fall back on: other characters are unknown."""
-    backend = Backend(models.BPE(unk_token="<unk>"))
+    specials = ["<unk>", *SPECIAL]
+    backend = Backend(models.BPE(unk_token="<unk>") if kind == "bpe" else models.Unigram())
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
-    backend.train_from_iterator(CORPUS, BpeTrainer(vocab_size=400, special_tokens=["<unk>", *SPECIAL]))
+    trainer = (
+        BpeTrainer(vocab_size=400, special_tokens=specials)
+        if kind == "bpe"
+        else UnigramTrainer(vocab_size=200, special_tokens=specials, unk_token="<unk>", show_progress=False)
+    )
+    backend.train_from_iterator(CORPUS, trainer)
     mine = Tokenizer.from_folder(write_folder(tmp_path, backend, chat_template=CHATML))
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for prompt in [*TEXTS, *(line for line in CORPUS if not any(name in line for name in SPECIAL))]:
