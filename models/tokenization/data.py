@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from tokenizers import Tokenizer as Backend
 
+NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""The special tokens that every model may have, by the names that tokenizer_config.json gives them."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizerData:
@@ -32,7 +35,12 @@ class TokenizerData:
 
     def files(self) -> dict[str, str]:
         """The files, by name, from which HF's tokenizers are loaded."""
-        config: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast", **self.template_variables}
+        tokens = self.template_variables
+        config: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        config |= {name: token for name, token in tokens.items() if name in NAMED_TOKENS}
+        own = {name: token for name, token in tokens.items() if name not in NAMED_TOKENS}
+        if own:
+            config["extra_special_tokens"] = own
         if self.chat_template is not None:
             config["chat_template"] = self.chat_template
         return {"tokenizer.json": self.backend.to_str(), "tokenizer_config.json": json.dumps(config)}

@@ -12,10 +12,9 @@ from draftline.models.checkpoints.json_file import read_json_object_if_there
 from draftline.models.errors import ModelLoadError
 from draftline.models.hf_config import HfConfig
 from draftline.models.tokenization.chat_template import by_tools
-from draftline.models.tokenization.data import TokenizerData
+from draftline.models.tokenization.data import NAMED_TOKENS, TokenizerData
 
 _CONFIG = "tokenizer_config.json"
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _MORE_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 _SLOW_FILES = ("tokenizer.model", "vocab.json")
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -36,7 +35,7 @@ def read_hf_tokenizer(folder: Path) -> TokenizerData:
     _add_tokens(backend, added, where)
     _add_named_tokens(backend, config)
     more = config.get("extra_special_tokens")  # those of one model have names of their own, such as image_token
-    tokens = (dict(more) if isinstance(more, Mapping) else {}) | {name: config.get(name) for name in _NAMED_TOKENS}
+    tokens = (dict(more) if isinstance(more, Mapping) else {}) | {name: config.get(name) for name in NAMED_TOKENS}
     named = {name: text for name, token in tokens.items() if (text := _content(token)) is not None}
     return TokenizerData(
         where=str(folder),
@@ -56,7 +55,7 @@ def _with_old_files(folder: Path, config: Mapping[str, object]) -> tuple[dict[st
     if "added_tokens_decoder" in config:
         return dict(config), config["added_tokens_decoder"], f"{folder / _CONFIG}: added_tokens_decoder"
     named = read_json_object_if_there(folder / "special_tokens_map.json")
-    merged = dict(config) | {name: named[name] for name in (*_NAMED_TOKENS, *_MORE_TOKENS) if name in named}
+    merged = dict(config) | {name: named[name] for name in (*NAMED_TOKENS, *_MORE_TOKENS) if name in named}
     special = set(_special_names(merged))
     path = folder / "added_tokens.json"
     tokens = read_json_object_if_there(path).items()
@@ -117,7 +116,7 @@ def _added_names(backend: Backend) -> set[str]:
 
 
 def _special_names(config: Mapping[str, object]) -> Iterator[str]:
-    more: list[object] = [config.get(name) for name in _NAMED_TOKENS]
+    more: list[object] = [config.get(name) for name in NAMED_TOKENS]
     for key in _MORE_TOKENS:
         value = config.get(key)
         more.extend(value if isinstance(value, list) else value.values() if isinstance(value, Mapping) else [])

@@ -438,6 +438,10 @@ def test_templates_know_a_model_s_own_tokens_by_name(tmp_path: Path) -> None:
     ids = reference.apply_chat_template([{"role": "user", "content": "x"}], return_dict=False)
     assert tokenizer.encode_chat([("user", "x")]) == ids
     assert tokenizer.decode(ids, skip_special=False) == "<|image|>x"
+    for name, content in tokenizer.files().items():
+        (tmp_path / name).write_text(content)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert again.apply_chat_template([{"role": "user", "content": "x"}], return_dict=False) == ids
 
 
 TOOL: Any = {"type": "function", "function": {"name": "f", "parameters": {}}}
