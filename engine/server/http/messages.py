@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -61,24 +61,35 @@ def call_paths(messages: list[ChatMessage], field: str) -> list[tuple[str, str]]
     ]
 
 
-def chat(messages: list[ChatMessage], how: Rendered, info: EngineInfo, field: str, **options: Any) -> Chat:
-    """The chat of some messages; ``field`` is their place in the body, ``options`` are those of `Chat`.
+def chat(
+    messages: list[ChatMessage],
+    how: Rendered,
+    info: EngineInfo,
+    field: str,
+    places: Sequence[str] | None = None,
+    **options: Any,
+) -> Chat:
+    """The chat of some messages.
+
+    Args:
+        messages: the messages.
+        how: how they become a prompt.
+        info: the engine's.
+        field: the place of all messages in the body.
+        places: the place of each message, if they are not the items of ``field``.
+        options: those of `Chat`.
 
     Raises:
         InvalidRequestError: they are too many or too long, or the last one cannot be continued.
     """
-    missing = [
-        FieldViolation(f"{field}[{index}].content", "Field required")
-        for index, message in enumerate(messages)
-        if message.content is None and not message.tool_calls
-    ]
+    placed = list(zip(places or [f"{field}[{index}]" for index in range(len(messages))], messages, strict=True))
     refuse(
-        *missing,
         *(
-            violation
-            for index, message in enumerate(messages)
-            for violation in _misplaced(message, f"{field}[{index}]")
+            FieldViolation(f"{place}.content", "Field required")
+            for place, message in placed
+            if message.content is None and not message.tool_calls
         ),
+        *(violation for place, message in placed for violation in _misplaced(message, place)),
         *chat_violations(messages, _texts, info, field),
     )
     if how.continue_final_message:
@@ -95,7 +106,12 @@ def chat(messages: list[ChatMessage], how: Rendered, info: EngineInfo, field: st
     try:
         return Chat([_message(message) for message in messages], rendering, **options)
     except InvalidRequestError as error:
-        raise Names((("chat.messages", field),)).error(error) from None
+        raise Names((*message_paths(place for place, _ in placed), ("chat.messages", field))).error(error) from None
+
+
+def message_paths(places: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The engine's paths of messages, and their places in the body."""
+    return ((f"chat.messages[{index}]", place) for index, place in enumerate(places))
 
 
 _OF_ROLE = {
@@ -120,8 +136,7 @@ def _message(message: ChatMessage) -> dict[str, object]:
         values["tool_calls"] = [call.model_dump() for call in message.tool_calls]
     if message.tool_call_id:
         values["tool_call_id"] = message.tool_call_id
-    reasoning = message.reasoning_content or message.reasoning
-    if reasoning:
+    if reasoning := message.reasoning_content or message.reasoning:
         values["reasoning"] = reasoning
     return values
 
@@ -139,6 +154,9 @@ def _texts(message: ChatMessage) -> Iterator[str]:
 
 
 def _text(message: ChatMessage) -> str:
-    if message.content is None or isinstance(message.content, str):
-        return message.content or ""
-    return "\n".join(part.text for part in message.content)
+    return joined(message.content or "")
+
+
+def joined(content: str | Sequence[TextPart]) -> str:
+    """The text of a message or of a result."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)

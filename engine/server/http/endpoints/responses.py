@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from draftline.engine.calls import ToolCallDelta, as_tool_choice
 from draftline.engine.errors import FieldViolation, InvalidRequestError
@@ -15,17 +15,16 @@ from draftline.engine.outputs import Delta, Finished, FinishReason, PositionLogp
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.http.answers import TokenTexts, UsageCount, new_id
 from draftline.engine.server.http.body import Body, Generating, JsonSchema, ResponseFormat
+from draftline.engine.server.http.endpoints.response_input import Item, conversation
 from draftline.engine.server.http.errors import error_body
-from draftline.engine.server.http.fields import INERT, INERT_IN_CALL, INERT_IN_MESSAGE, Inert, Names
+from draftline.engine.server.http.fields import INERT, Inert, Names
 from draftline.engine.server.http.generation import Generation, Wanted
-from draftline.engine.server.http.items import Events, Items, is_object
-from draftline.engine.server.http.messages import RENDERED_PATHS, ChatMessage, Rendered, TextPart, chat
+from draftline.engine.server.http.items import Events, Items
+from draftline.engine.server.http.messages import RENDERED_PATHS, Rendered, chat, message_paths
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
 from draftline.engine.server.http.stream import event
 from draftline.engine.server.http.tools import (
     PATHS,
-    CallBody,
-    CalledFunction,
     FunctionBody,
     WithTools,
     tool_paths,
@@ -51,57 +50,6 @@ class NamedFunction(Body):
     name: str
 
 
-class CallItem(Body):
-    """A call of an earlier answer."""
-
-    inert = INERT_IN_CALL
-
-    type: Literal["function_call"]
-    call_id: str
-    name: str
-    arguments: str
-    id: str | None = Field(default=None, description="no effect: nothing is stored")
-    status: str | None = Field(default=None, description="no effect: of an earlier answer")
-
-
-class ResultItem(Body):
-    """The result of a call."""
-
-    type: Literal["function_call_output"]
-    call_id: str
-    output: str | list[TextPart]
-    id: str | None = Field(default=None, description="no effect: nothing is stored")
-    status: str | None = Field(default=None, description="no effect: nothing is stored")
-
-
-class ReasoningText(Body):
-    """Text of an earlier answer's reasoning."""
-
-    type: Literal["reasoning_text", "summary_text"]
-    text: str
-
-
-class ReasoningItem(Body):
-    """The reasoning of an earlier answer."""
-
-    type: Literal["reasoning"]
-    content: list[ReasoningText] | None = None
-    summary: list[ReasoningText] | None = Field(default=None, description="no effect: the content says all")
-    encrypted_content: str | None = Field(default=None, description="no effect: nothing is encrypted")
-    id: str | None = Field(default=None, description="no effect: nothing is stored")
-    status: str | None = Field(default=None, description="no effect: of an earlier answer")
-
-
-class InputItem(ChatMessage):
-    """A message of the input, or one of an earlier answer."""
-
-    inert: ClassVar[Mapping[str, Inert]] = {**INERT_IN_MESSAGE, "phase": Inert(None, "a label of an earlier answer")}
-
-    type: Literal["message"] | None = None
-    id: str | None = Field(default=None, description="no effect: nothing is stored")
-    status: str | None = Field(default=None, description="no effect: of an earlier answer")
-
-
 class TextFormat(Body):
     """The form of the output."""
 
@@ -124,24 +72,6 @@ class ResponseStreamOptions(Body):
     """Options of a stream."""
 
     include_obfuscation: bool | None = Field(default=None, description="no effect: events are not padded")
-
-
-def _kind(item: Any) -> str:
-    return (item.get("type") if isinstance(item, dict) else getattr(item, "type", None)) or "message"
-
-
-Item = Annotated[
-    Annotated[InputItem, Tag("message")]
-    | Annotated[CallItem, Tag("function_call")]
-    | Annotated[ResultItem, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")],
-    Discriminator(
-        _kind,
-        custom_error_type="item",
-        custom_error_message="Input should be a message, function_call, function_call_output or reasoning",
-    ),
-]
-"""An item of the input; without a type, a message."""
 
 
 class ResponseBody(Generating, Rendered, WithTools):
@@ -174,10 +104,13 @@ def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wa
     form = None if body.text is None or body.text.format is None else _form(body.text.format)
     constrained, names = constraint(body, form, "text.format", "schema")
     tools = tools_of(body.tools or (), engine.info, "tools[{}]")
+    messages = conversation(body.instructions, body.input)
+    places = [place for _, place in messages]
     paths = [
         *tool_paths(len(tools), "tools[{}]"),
         *PATHS,
         *RENDERED_PATHS,
+        *message_paths(places),
         ("chat.messages", "input"),
         ("chat", "input"),
         *names,
@@ -186,10 +119,11 @@ def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wa
     choice = body.tool_choice
     request = GenerateRequest(
         chat(
-            _messages(body),
+            [message for message, _ in messages],
             body,
             engine.info,
             "input",
+            places,
             tools=tools,
             tool_choice=as_tool_choice(choice.model_dump() if isinstance(choice, NamedFunction) else choice),
             parallel_tool_calls=body.parallel_tool_calls is not False,
@@ -202,42 +136,6 @@ def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wa
         body.timeout,
     )
     return [Wanted(request, Names(tuple(paths)), body.truncate_prompt_tokens)]
-
-
-def _messages(body: ResponseBody) -> list[ChatMessage]:
-    items: list[ChatMessage] = (
-        [] if body.instructions is None else [ChatMessage(role="system", content=body.instructions)]
-    )
-    if isinstance(body.input, str):
-        return [*items, ChatMessage(role="user", content=body.input)]
-    for index, item in enumerate(body.input):
-        if isinstance(item, CallItem) and not is_object(item.arguments or "{}"):
-            raise InvalidRequestError(FieldViolation(f"input[{index}].arguments", "must be a JSON object"))
-        _add(items, item)
-    return items
-
-
-def _add(messages: list[ChatMessage], item: InputItem | CallItem | ResultItem | ReasoningItem) -> None:
-    """Add an item to the conversation: reasoning, text and calls of one answer are one message."""
-    if isinstance(item, ResultItem):
-        messages.append(ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id))
-        return
-    if isinstance(item, InputItem) and item.role != "assistant":
-        messages.append(item)
-        return
-    last = (
-        messages.pop() if messages and messages[-1].role == "assistant" else ChatMessage(role="assistant", content="")
-    )
-    if isinstance(item, CallItem):
-        call = CallBody(id=item.call_id, function=CalledFunction(name=item.name, arguments=item.arguments))
-        messages.append(last.model_copy(update={"tool_calls": [*(last.tool_calls or ()), call]}))
-    elif isinstance(item, ReasoningItem):
-        text = "".join(part.text for part in item.content or ())
-        messages.append(last.model_copy(update={"reasoning_content": (last.reasoning_content or "") + text}))
-    elif last.content or last.tool_calls:
-        messages += [last, item]
-    else:
-        messages.append(item.model_copy(update={"reasoning_content": last.reasoning_content}))
 
 
 def _form(form: TextFormat) -> ResponseFormat:
