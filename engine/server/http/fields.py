@@ -121,7 +121,6 @@ INERT: Mapping[str, Inert] = {
 """Known fields that no endpoint honours, unless its own body has them. An endpoint's body takes precedence."""
 
 INERT_IN_MESSAGE: Mapping[str, Inert] = {
-    "name": Inert((), "chat templates have no names; write it into the content"),
     "refusal": Inert((), "a message has content"),
     "audio": Inert((), "the model reads text"),
     "annotations": Inert(([],), "a message has text alone"),

@@ -13,6 +13,7 @@ from draftline.engine.server.http.body import Body
 from draftline.engine.server.http.fields import INERT_IN_MESSAGE, INERT_IN_PART, Names
 from draftline.engine.server.http.tools import CallBody
 from draftline.engine.server.limits import chat_violations, refuse
+from draftline.engine.validation import quoted
 from draftline.models.tokenization.rendering import Rendering
 
 
@@ -27,17 +28,28 @@ class TextPart(Body):
     logprobs: list[Any] | None = Field(default=None, description="no effect: of an answer that comes back")
 
 
+class MessagePart(TextPart):
+    """A part of a chat's message. Some clients copy the other fields of an answer's message into its part."""
+
+    role: str | None = Field(default=None, description="no effect: the message's")
+    tool_calls: list[CallBody] | None = Field(default=None, description="no effect: of the message's")
+    reasoning_content: str | None = Field(default=None, description="the message's, where that has none")
+
+
 class ChatMessage(Body):
     """A message. The role developer means system. Several parts are joined by line breaks."""
 
     inert = INERT_IN_MESSAGE
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | list[MessagePart] | None = None
     tool_calls: list[CallBody] | None = Field(default=None, description="of an earlier answer")
     tool_call_id: str | None = Field(default=None, description="the call whose result a tool's message is")
     reasoning_content: str | None = Field(default=None, description="of an earlier answer")
     reasoning: str | None = Field(default=None, description="the same")
+    name: str | None = Field(
+        default=None, description="of a tool: the function that was called; else the only name that its role has"
+    )
 
 
 RENDERED_PATHS = (("chat.chat_template_kwargs", "chat_template_kwargs"),)
@@ -90,6 +102,7 @@ def chat(
             if message.content is None and not message.tool_calls
         ),
         *(violation for place, message in placed for violation in _misplaced(message, place)),
+        *_misnamed(placed),
         *chat_violations(messages, _texts, info, field),
     )
     if how.continue_final_message:
@@ -124,10 +137,40 @@ _OF_ROLE = {
 
 
 def _misplaced(message: ChatMessage, path: str) -> Iterator[FieldViolation]:
-    """A violation for each field that a message of its role does not have."""
+    """A violation for each field that a message of its role does not have, or that a part does not share with it."""
     for name, role in _OF_ROLE.items():
         if getattr(message, name) and message.role != role:
             yield FieldViolation(f"{path}.{name}", f"only a message of the role {role} has it, not {message.role}")
+    calls = {call.id for call in message.tool_calls or ()}
+    for index, part in enumerate(_parts(message)):
+        place = f"{path}.content[{index}]"
+        if part.role and part.role != message.role:
+            yield FieldViolation(f"{place}.role", f"is not the message's, {message.role}")
+        if any(call.id not in calls for call in part.tool_calls or ()):
+            yield FieldViolation(f"{place}.tool_calls", "are not the message's")
+        if part.reasoning_content and message.role != "assistant":
+            yield FieldViolation(f"{place}.reasoning_content", f"a message of the role {message.role} has none")
+
+
+def _misnamed(placed: Iterable[tuple[str, ChatMessage]]) -> Iterator[FieldViolation]:
+    """A violation for each name that would tell the model something: templates show none.
+
+    A tool's name repeats that of the call. The only name of a role distinguishes no speakers.
+    """
+    called: dict[str | None, str] = {}
+    speakers: dict[str, str] = {}
+    for place, message in placed:
+        called |= {call.id: call.function.name for call in message.tool_calls or ()}
+        if not message.name:
+            continue
+        if message.role == "tool":
+            if called.get(message.tool_call_id) != message.name:
+                yield FieldViolation(f"{place}.name", "is not the function of the call that tool_call_id names")
+        elif (first := speakers.setdefault(_role(message), message.name)) != message.name:
+            problem = (
+                f"is not supported beside {quoted(first)}: chat templates have no names; write them into the content"
+            )
+            yield FieldViolation(f"{place}.name", problem)
 
 
 def _message(message: ChatMessage) -> dict[str, object]:
@@ -136,7 +179,7 @@ def _message(message: ChatMessage) -> dict[str, object]:
         values["tool_calls"] = [call.model_dump() for call in message.tool_calls]
     if message.tool_call_id:
         values["tool_call_id"] = message.tool_call_id
-    if reasoning := message.reasoning_content or message.reasoning:
+    if reasoning := _reasoning(message):
         values["reasoning"] = reasoning
     return values
 
@@ -148,7 +191,7 @@ def _role(message: ChatMessage) -> str:
 
 def _texts(message: ChatMessage) -> Iterator[str]:
     """All texts of a message that a template may show."""
-    yield from (_text(message), message.reasoning_content or message.reasoning or "")
+    yield from (_text(message), _reasoning(message))
     for call in message.tool_calls or ():
         yield from (call.function.name, call.function.arguments)
 
@@ -160,3 +203,12 @@ def _text(message: ChatMessage) -> str:
 def joined(content: str | Sequence[TextPart]) -> str:
     """The text of a message or of a result."""
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
+
+
+def _reasoning(message: ChatMessage) -> str:
+    of_parts = "".join(part.reasoning_content or "" for part in _parts(message))
+    return message.reasoning_content or message.reasoning or of_parts
+
+
+def _parts(message: ChatMessage) -> list[MessagePart]:
+    return message.content if isinstance(message.content, list) else []

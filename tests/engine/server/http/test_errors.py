@@ -103,8 +103,8 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     (
         "/v1/chat/completions",
-        {"messages": [{"role": "user", "content": "a", "name": "Bo"}]},
-        "messages[0].name",
+        {"messages": [{"role": "user", "content": "a", "name": name} for name in ("Al", "Bo")]},
+        "messages[1].name",
         "no names",
     ),
     ("/v1/chat/completions", {"messages": [_ASKED | {"tool_call_id": "a"}]}, "messages[0].tool_call_id", "role tool"),

@@ -13,6 +13,57 @@ from draftline.engine.protocol import Chat
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _ASKED = {"role": "user", "content": "a"}
+_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+_CALLED = {"role": "assistant", "content": None, "tool_calls": [_CALL]}
+_RESULT = {"role": "tool", "tool_call_id": "c", "content": "1"}
+
+
+def _part(**fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "text", "text": "b", **fields}]}
+
+
+def _named(role: str, name: str) -> dict[str, Any]:
+    return {"role": role, "content": "a", "name": name}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [_named("system", "Bo"), _named("user", "Al"), _named("assistant", "Bo"), _named("user", "Al")],  # AutoGen
+        [_ASKED, _part(role="assistant", refusal=None), _ASKED],  # Agents for JavaScript
+        [_ASKED, _part(role="assistant", tool_calls=[_CALL]) | {"tool_calls": [_CALL]}, _ASKED],
+    ],
+)
+async def test_a_chat_that_says_nothing_new(http: httpx2.AsyncClient, messages: list[dict[str, Any]]) -> None:
+    response = await http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize(
+    ("messages", "param", "part"),
+    [
+        ([_ASKED, _CALLED, _RESULT | {"name": "g"}], "messages[2].name", "is not the function of the call"),
+        ([_RESULT | {"name": "f"}, _CALLED], "messages[0].name", "is not the function of the call"),
+        ([_named("user", "Al"), _ASKED, _named("user", "Bo")], "messages[2].name", "beside 'Al': chat templates"),
+        ([_named("system", "Al"), _named("developer", "Bo"), _ASKED], "messages[1].name", "beside 'Al'"),
+        ([_ASKED, _part(role="user")], "messages[1].content[0].role", "is not the message's, assistant"),
+        ([_ASKED, _part(tool_calls=[_CALL])], "messages[1].content[0].tool_calls", "are not the message's"),
+        ([_part(reasoning_content="r") | {"role": "user"}], "messages[0].content[0].reasoning_content", "role user"),
+    ],
+)
+async def test_what_the_model_would_not_see_is_refused(
+    http: httpx2.AsyncClient, messages: list[dict[str, Any]], param: str, part: str
+) -> None:
+    response = await http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], part in error["message"]) == (param, True), error
+
+
+async def test_the_reasoning_of_a_part_is_the_messages(
+    http: httpx2.AsyncClient, shared_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await _reasoning(http, shared_engine, monkeypatch, messages=[_part(reasoning_content="r"), _ASKED]) == "r"
 
 
 async def test_the_reasoning_of_an_input_message_is_kept(

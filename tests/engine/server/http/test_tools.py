@@ -111,7 +111,8 @@ def test_streamed_parts_are_the_whole_call(client: openai.OpenAI) -> None:
 def test_results_are_fed_back(client: openai.OpenAI) -> None:
     message = ask(client, tool_choice="required", parallel_tool_calls=False).choices[0].message
     [call] = message.tool_calls
-    result = {"role": "tool", "tool_call_id": call.id, "content": "18 degrees"}
+    # LangChain.js, instructor and LiteLLM send the name, too.
+    result = {"role": "tool", "tool_call_id": call.id, "content": "18 degrees", "name": call.function.name}
     history = [{"role": "developer", "content": "Be brief."}, *MESSAGES, message.to_dict(), result]
     [choice] = ask(client, history, tool_choice="none", max_completion_tokens=20).choices
     assert choice.message.content
