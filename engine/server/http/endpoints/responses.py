@@ -83,7 +83,9 @@ class ResponseBody(Generating, Rendered, WithTools):
     instructions: str | None = Field(default=None, description="a system message before the input")
     max_output_tokens: int | None = Field(default=None, description="as many as the context has room for if unset")
     text: TextOptions | None = None
-    include: list[Literal["message.output_text.logprobs"]] | None = Field(default=None, description="log-probabilities")
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = Field(
+        default=None, description="log-probabilities; no effect: reasoning, whose items have its text"
+    )
     top_logprobs: int | None = Field(default=None, description="and those of this many of the likeliest tokens")
     stream_options: ResponseStreamOptions | None = None
     metadata: dict[str, Any] | None = Field(default=None, description="a label; it comes back")

@@ -60,6 +60,14 @@ async def test_what_the_model_would_not_see_is_refused(
     assert (error["param"], part in error["message"]) == (param, True), error
 
 
+async def test_reasoning_needs_no_encryption_to_come_back(http: httpx2.AsyncClient) -> None:
+    """LiteLLM and the AI SDK ask for it."""
+    said = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None}
+    body = {"input": [said, _ASKED], "include": ["reasoning.encrypted_content"], "store": False}
+    response = await http.post("/v1/responses", json=body)
+    assert response.status_code == 200, response.text
+
+
 async def test_the_reasoning_of_a_part_is_the_messages(
     http: httpx2.AsyncClient, shared_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
