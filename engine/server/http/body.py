@@ -23,8 +23,8 @@ _LONG = 200
 """Characters of a wrong text from which an error quotes."""
 
 
-class _RefusedFieldsError(ValueError):
-    """Some fields of an object are unknown, or not supported."""
+class RefusedFieldsError(ValueError):
+    """Some fields of an object are unknown, or not supported. Their paths begin at the object."""
 
     def __init__(self, violations: list[FieldViolation]) -> None:
         super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
@@ -54,7 +54,7 @@ class Body(BaseModel):
             expected = FieldViolation("type", f"Input should be {' or '.join(map(repr, kinds))}, not {quoted(kind)}")
             wrong = [violation for violation in wrong if violation.field in cls.inert] or [expected]
         if wrong:
-            raise _RefusedFieldsError(wrong)
+            raise RefusedFieldsError(wrong)
         return read
 
 
@@ -244,7 +244,7 @@ def _violations(error: ValidationError, values: object) -> list[FieldViolation]:
     for detail in error.errors(include_url=False):
         path = _path(detail["loc"], values, is_missing=detail["type"] == "missing")
         match detail.get("ctx"):
-            case {"error": _RefusedFieldsError(violations=refusals)}:
+            case {"error": RefusedFieldsError(violations=refusals)}:
                 problems = [(f"{path}.{each.field}" if path else each.field, each.description) for each in refusals]
             case _:
                 problems = [(path, _OBJECT.get(detail["type"], detail["msg"]).removeprefix("Value error, "))]

@@ -53,7 +53,7 @@ class Inert:
 
 _ANY = None
 _TOOLS = "only chats and responses call tools"
-_STORE = "this server stores nothing"
+STORE = "this server stores nothing"
 _GUIDED = "use structured_outputs or response_format"
 
 INERT: Mapping[str, Inert] = {
@@ -67,7 +67,7 @@ INERT: Mapping[str, Inert] = {
     "prediction": Inert(_ANY, "a hint for speed"),
     "request_id": Inert(_ANY, "a label; the header x-request-id appears in logs"),
     # Values that ask for nothing, as clients send them.
-    "store": Inert((False,), _STORE),
+    "store": Inert((False,), STORE),
     "service_tier": Inert(("auto", "default"), "there is one tier; use priority"),
     "tools": Inert(([],), _TOOLS),
     "tool_choice": Inert(("none", "auto"), _TOOLS),
@@ -82,10 +82,10 @@ INERT: Mapping[str, Inert] = {
     "verbosity": Inert((), "the model has no such control"),
     "web_search_options": Inert((), "this server searches nothing"),
     "moderation": Inert((), "this server moderates nothing"),
-    "background": Inert((False,), _STORE),
-    "previous_response_id": Inert((), f"{_STORE}; send the whole conversation as input"),
-    "conversation": Inert((), f"{_STORE}; send the whole conversation as input"),
-    "prompt": Inert((), f"{_STORE}, templates included"),
+    "background": Inert((False,), STORE),
+    "previous_response_id": Inert((), f"{STORE}; send the whole conversation as input"),
+    "conversation": Inert((), f"{STORE}; send the whole conversation as input"),
+    "prompt": Inert((), f"{STORE}, templates included"),
     "truncation": Inert(("disabled",), "use truncate_prompt_tokens"),
     "max_tool_calls": Inert(_ANY, "the client makes the calls"),
     "context_management": Inert((), "this server compacts nothing"),

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.server.http.body import Body
-from draftline.engine.server.http.fields import INERT_IN_CALL, INERT_IN_MESSAGE, Inert
+from draftline.engine.server.http.body import Body, RefusedFieldsError
+from draftline.engine.server.http.fields import INERT_IN_CALL, INERT_IN_MESSAGE, STORE, Inert
 from draftline.engine.server.http.items import is_object
 from draftline.engine.server.http.messages import ChatMessage, TextPart, joined
 from draftline.engine.server.http.tools import CallBody, CalledFunction
+from draftline.engine.validation import quoted
 
 
 class CallItem(Body):
@@ -66,6 +67,19 @@ class InputItem(ChatMessage):
     status: str | None = Field(default=None, description="no effect: of an earlier answer")
 
 
+_KINDS = ("message", "function_call", "function_call_output", "reasoning")
+
+
+def _of_known_kind(item: Any) -> Any:
+    kind = item.get("type") if isinstance(item, dict) else None
+    if kind == "item_reference":
+        raise RefusedFieldsError([FieldViolation("type", f"{kind} is not supported: {STORE}; send the item itself")])
+    if isinstance(kind, str) and kind not in _KINDS:
+        expected = f"Input should be {', '.join(map(repr, _KINDS[:-1]))} or {_KINDS[-1]!r}"
+        raise RefusedFieldsError([FieldViolation("type", f"{expected}, not {quoted(kind)}")])
+    return item
+
+
 def _kind(item: Any) -> str:
     return (item.get("type") if isinstance(item, dict) else getattr(item, "type", None)) or "message"
 
@@ -80,6 +94,7 @@ Item = Annotated[
         custom_error_type="item",
         custom_error_message="Input should be a message, function_call, function_call_output or reasoning",
     ),
+    BeforeValidator(_of_known_kind),
 ]
 """An item of the input; without a type, a message."""
 

@@ -157,7 +157,12 @@ UNIONS: list[tuple[str, dict[str, Any], str]] = [
     (
         "/v1/responses",
         {"input": [{"type": "item_reference", "id": "x"}]},
-        "input[0]: Input should be a message, function_call, function_call_output or reasoning, not an object",
+        "input[0].type: item_reference is not supported: this server stores nothing; send the item itself",
+    ),
+    (
+        "/v1/responses",
+        {"input": [{"type": "compaction"}]},
+        "input[0].type: Input should be 'message', 'function_call', 'function_call_output' or 'reasoning', not 'compaction'",
     ),
     (
         "/v1/responses",
