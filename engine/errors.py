@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+CONTEXT_LENGTH_EXCEEDED = "CONTEXT_LENGTH_EXCEEDED"
+"""The reason of a prompt that leaves no room in the model's context. OpenAI's clients know it, in lower case, as a code."""
 
 
 class DraftlineError(Exception):
@@ -12,10 +15,14 @@ class DraftlineError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """One invalid field of a request: its path, such as ``sampling.top_p``, and a description of the problem."""
+    """One invalid field of a request: its path, such as ``sampling.top_p``, and a description of the problem.
+
+    ``reason`` is a constant for programs where they handle the problem, such as `CONTEXT_LENGTH_EXCEEDED`; else empty.
+    """
 
     field: str
     description: str
+    reason: str = ""
 
 
 class InvalidRequestError(DraftlineError, ValueError):
@@ -33,7 +40,7 @@ class InvalidRequestError(DraftlineError, ValueError):
         if not path:
             return self
         fields = (path if v.field == "prompt" else f"{path}.{v.field}" for v in self.violations)
-        return InvalidRequestError(*map(FieldViolation, fields, (v.description for v in self.violations)))
+        return InvalidRequestError(*(replace(v, field=field) for v, field in zip(self.violations, fields, strict=True)))
 
     def __reduce__(self) -> tuple[type[InvalidRequestError], tuple[FieldViolation, ...]]:
         """For pickle, which rebuilds an exception from its arguments."""

@@ -46,7 +46,7 @@ def error_of(status: Status) -> DraftlineError:
     """Make the error of a status."""
     if status.code == code_pb2.INVALID_ARGUMENT:
         listed = _detail(status, BadRequest).field_violations
-        violations = [FieldViolation(entry.field, entry.description) for entry in listed]
+        violations = [FieldViolation(entry.field, entry.description, entry.reason) for entry in listed]
         return InvalidRequestError(*(violations or [FieldViolation("request", status.message)]))
     if status.code == code_pb2.RESOURCE_EXHAUSTED:
         if _detail(status, ErrorInfo).reason == "CONSTRAINT_LIMIT":

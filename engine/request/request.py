@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
-from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.errors import CONTEXT_LENGTH_EXCEEDED, FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Sink
 from draftline.engine.request.constraints import OutputConstraint, constraint_errors, structured_constraint
@@ -314,8 +314,9 @@ def context_violations(field: str, length: int, info: EngineInfo) -> Iterator[Fi
     if length > limit:
         yield FieldViolation(
             field,
-            f"has {length} tokens, but at most {limit} fit: this server's max_model_len is {info.max_model_len} with at "
-            "least one output token",
+            f"the prompt is too long: {length} tokens, but at most {limit} fit: this server's max_model_len is "
+            f"{info.max_model_len} with at least one output token",
+            CONTEXT_LENGTH_EXCEEDED,
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Protocol, TypeVar
 
-from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.errors import CONTEXT_LENGTH_EXCEEDED, FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
 
 MAX_REQUEST_ID = 256
@@ -64,8 +64,9 @@ def text_violations(size: int, info: EngineInfo, field: str) -> Iterator[FieldVi
     if size > limit:
         yield FieldViolation(
             field,
-            f"has {size} bytes of UTF-8; at most {limit} fit: this server's max_model_len is {info.max_model_len}, and the "
-            f"model's longest token stands for {info.max_token_bytes} bytes",
+            f"the prompt is too long: {size} bytes of UTF-8, but at most {limit} fit: this server's max_model_len is "
+            f"{info.max_model_len}, and the model's longest token stands for {info.max_token_bytes} bytes",
+            CONTEXT_LENGTH_EXCEEDED,
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from draftline.engine.calls import Tool
@@ -62,7 +62,7 @@ class ChatPlan:
 
     def error(self, error: InvalidRequestError) -> InvalidRequestError:
         """An error of the constraint, by the request's paths."""
-        return InvalidRequestError(*(FieldViolation(self._path(v.field), v.description) for v in error.violations))
+        return InvalidRequestError(*(replace(v, field=self._path(v.field)) for v in error.violations))
 
     def _path(self, field: str) -> str:
         for path, place in self.places:

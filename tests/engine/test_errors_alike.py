@@ -71,7 +71,10 @@ GENERATE: list[tuple[Any, dict[str, Any], str]] = [
     (
         {"prompt_token_ids": [1] * 600},
         {},
-        "token_ids: has 600 tokens, but at most 511 fit: this server's max_model_len is 512 with at least one output token",
+        (
+            "token_ids: the prompt is too long: 600 tokens, but at most 511 fit: this server's max_model_len is 512 "
+            "with at least one output token"
+        ),
     ),
     ("", {}, "text: is empty; a prompt needs at least one token"),
     ({"prompt_token_ids": []}, {}, "token_ids: is empty; a prompt needs at least one token"),

@@ -83,7 +83,9 @@ def _bad_request(violations: Sequence[FieldViolation]) -> BadRequest:
     listed = BadRequest()
     for violation in violations:
         entry = BadRequest.FieldViolation(
-            field=_shortened(violation.field, MAX_FIELD), description=_shortened(violation.description, MAX_MESSAGE)
+            field=_shortened(violation.field, MAX_FIELD),
+            description=_shortened(violation.description, MAX_MESSAGE),
+            reason=violation.reason,
         )
         if listed.ByteSize() + entry.ByteSize() > MAX_VIOLATIONS:
             break

@@ -104,7 +104,9 @@ def error_body(error: BaseException) -> dict[str, Any]:
         case HttpError():
             code, param = error.code, error.param
         case InvalidRequestError():
-            param = error.violations[0].field if error.violations else None
+            if error.violations:
+                first = error.violations[0]
+                param, code = first.field, first.reason.lower() or None
         case ConstraintLimitError():
             code = "constraint_limit"
         case _:

@@ -6,7 +6,7 @@ A field that would change the output and is not honoured is refused by its name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.options import suggestion
@@ -197,7 +197,7 @@ class Names:
 
     def error(self, error: InvalidRequestError) -> InvalidRequestError:
         """``error``, with the body's names."""
-        return InvalidRequestError(*(FieldViolation(self._name(v.field), v.description) for v in error.violations))
+        return InvalidRequestError(*(replace(v, field=self._name(v.field)) for v in error.violations))
 
     def _name(self, field: str) -> str:
         for path, name in self.paths:

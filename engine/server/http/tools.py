@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
 
 from draftline.engine.calls import Tool, ToolChoice, as_tool_choice, as_tools
-from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.errors import InvalidRequestError
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.http.body import Body
 from draftline.engine.server.http.fields import INERT_IN_CALL
@@ -88,7 +89,7 @@ def tools_of(functions: Sequence[FunctionBody], info: EngineInfo, path: str) -> 
         members = {"name", "description", "parameters"}
         known = as_tools([function.model_dump(include=members, exclude_none=True) for function in functions], "tools")
     except InvalidRequestError as error:
-        named = [FieldViolation(_named(v.field, path), v.description) for v in error.violations]
+        named = [replace(v, field=_named(v.field, path)) for v in error.violations]
         raise InvalidRequestError(*named) from None
     refuse(*tool_violations(known, info, "tools"))
     return known

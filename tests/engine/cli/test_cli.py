@@ -242,7 +242,7 @@ def test_chat_goes_on_after_a_question_that_is_too_long() -> None:
     result = run("chat", "--max-tokens", "8", stdin=f"{'x' * 5000}\nshort\n")
     assert result.exit_code == 1  # one of its messages was refused
     assert result.stdout == "user: sh\n"
-    assert "chat: has 5017 tokens" in result.stderr
+    assert "chat: the prompt is too long: 5017 tokens" in result.stderr
 
 
 def test_info_shows_the_model_without_generating() -> None:
@@ -367,7 +367,7 @@ def test_serve_from_start_to_sigterm(process: Callable[..., subprocess.Popen[str
     assert run("chat", "--server", address, "--max-tokens", "8", stdin="hi\n").stdout == "user: hi\n"
     assert json.loads(run("info", "--server", address, "--json").stdout)["model"] == "fake"
     error = failed(run("generate", "x" * 5000, "--server", address), 1)
-    assert error.startswith("the server answers INVALID_ARGUMENT: text: has 5000 bytes of UTF-8")
+    assert error.startswith("the server answers INVALID_ARGUMENT: text: the prompt is too long: 5000 bytes of UTF-8")
     with grpc.insecure_channel(address) as channel:
         request = pb.GenerateRequest(text="running", sampling=pb.SamplingParams(max_tokens=100))
         running = iter(InferenceServiceStub(channel).Generate(request))

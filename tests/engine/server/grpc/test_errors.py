@@ -9,6 +9,7 @@ from google.rpc.status_pb2 import Status
 from draftline.engine.client.errors import error_of
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.errors import (
+    CONTEXT_LENGTH_EXCEEDED,
     ConstraintLimitError,
     DeadlineExceededError,
     DraftlineError,
@@ -25,13 +26,14 @@ from draftline.engine.server.grpc.errors import to_status
     "error",
     [
         InvalidRequestError(FieldViolation("sampling.n", "too large")),
+        InvalidRequestError(FieldViolation("text", "the prompt is too long", CONTEXT_LENGTH_EXCEEDED)),
         QueueFullError("4 requests wait", 1.5),
         ConstraintLimitError("it needs more than 50000 lexer states"),
         EngineStoppedError("draining"),
         DeadlineExceededError("late"),
         UnauthenticatedError("unknown token"),
     ],
-    ids=lambda error: type(error).__name__,
+    ids=str,
 )
 def test_a_client_raises_what_the_server_raised(error: DraftlineError) -> None:
     received = error_of(to_status(error))

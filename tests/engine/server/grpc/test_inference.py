@@ -333,13 +333,13 @@ async def test_a_long_prompt_generates_as_a_short_one_does(stub: AsyncStub, engi
     chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="x" * LONG)])
     with pytest.raises(grpc.RpcError) as caught:
         await anext(aiter(stub.Generate(pb.GenerateRequest(chat=chat))))
-    assert "has 4113 tokens, but at most 4095 fit" in violations(status_of(caught.value))["chat"]
+    assert "the prompt is too long: 4113 tokens, but at most 4095 fit" in violations(status_of(caught.value))["chat"]
     size = LONG * 4 // 3
     with pytest.raises(grpc.RpcError) as caught:
         await anext(aiter(stub.Generate(pb.GenerateRequest(text="x" * size))))
     assert violations(status_of(caught.value)) == {
-        "text": f"has {size} bytes of UTF-8; at most 4096 fit: this server's max_model_len is 4096, and the model's "
-        "longest token stands for 1 bytes"
+        "text": f"the prompt is too long: {size} bytes of UTF-8, but at most 4096 fit: this server's "
+        "max_model_len is 4096, and the model's longest token stands for 1 bytes"
     }
 
 
@@ -354,7 +354,7 @@ async def test_all_texts_of_a_message_count(stub: AsyncStub, field: str) -> None
     ):
         with pytest.raises(grpc.RpcError) as caught:
             await call
-        assert "bytes of UTF-8; at most 4096 fit" in violations(status_of(caught.value))["chat.messages"]
+        assert "bytes of UTF-8, but at most 4096 fit" in violations(status_of(caught.value))["chat.messages"]
 
 
 async def test_a_text_that_clients_could_not_receive_is_refused(

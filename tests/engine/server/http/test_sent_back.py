@@ -119,3 +119,22 @@ async def test_an_error_counts_the_items_of_an_input(http: httpx2.AsyncClient, g
     """Instructions and merged items do not shift it."""
     response = await http.post("/v1/responses", json={"instructions": "i", "input": given})
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a" * 4096}),
+        ("/v1/completions", {"prompt": [1] * 4096}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 4090}]}),
+        ("/v1/responses", {"input": "a" * 9000}),
+    ],
+)
+async def test_a_prompt_that_is_too_long_is_known_by_its_code(
+    http: httpx2.AsyncClient, path: str, body: dict[str, Any]
+) -> None:
+    """LangChain and LiteLLM shorten the prompt for this code, or for these words."""
+    response = await http.post(path, json=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "context_length_exceeded"), error
+    assert "prompt is too long" in error["message"]
