@@ -194,7 +194,7 @@ def _build(
     )
     loaded.ranks.wait_until_ready()
     runner = Runner(
-        Executors(EagerExecutor(parts), loaded.shapes, graphs, parts.are_uneven),
+        Executors(EagerExecutor(parts), loaded.shapes, graphs, target.uneven(parts.table, parts.cache)),
         parts.table,
         ConstraintMasks(parts.constraints, parts.table),
         target.ops,

@@ -203,7 +203,7 @@ class Ops(Protocol):
         ...
 
     def are_uneven(
-        self, query_len: int, context_lens: Sequence[int], bound: int, num_heads: int, cache: LayerCache
+        self, query_len: int, context_lens: Sequence[int], bound: int, heads: tuple[int, int], cache: LayerCache
     ) -> bool:
         """Whether decodes or verifies are faster with `share_long_histories`.
 
@@ -211,7 +211,7 @@ class Ops(Protocol):
             query_len: the most query tokens of a row.
             context_lens: the context length of each row, or an upper bound of it.
             bound: that of all rows.
-            num_heads: H.
+            heads: H and G.
             cache: any layer's.
         """
         return False

@@ -213,7 +213,8 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
         from draftline.engine.runner.warmup import capture_graphs
 
         graphs = capture_graphs(parts)
-    return Follower(target, Executors(EagerExecutor(parts), shapes, graphs, parts.are_uneven), parts, samples, group)
+    executors = Executors(EagerExecutor(parts), shapes, graphs, target.uneven(parts.table, parts.cache))
+    return Follower(target, executors, parts, samples, group)
 
 
 class _Reports:

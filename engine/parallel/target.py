@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from draftline.engine.runner.memory import (
     slot_table_bytes,
     weight_bytes,
 )
-from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
+from draftline.engine.runner.shapes import AreUneven, StepShapes, launch_bound_tokens
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Accept, Ops
 from draftline.kernels.slots import SlotTable
@@ -106,6 +107,20 @@ class Target:
         # The size that holds the largest step has less than twice its tokens.
         prompt_tokens = min(launch_bound_tokens(self.shape), 2 * self.step_tokens)
         return StepShapes(self.config.max_num_seqs, max_draft_tokens, prompt_tokens, self.max_len)
+
+    def uneven(self, table: SlotTable, cache: KVCache) -> AreUneven:
+        """The rule by which steps are uneven.
+
+        It is the same on all ranks, whose steps must have the same shape, though the first ranks may have more heads.
+        """
+        groups = -(-self.shape.num_kv_heads // self.config.tensor_parallel_size)
+        heads = groups * (self.shape.num_heads // self.shape.num_kv_heads)
+        bound, layer = table.tokens.shape[1], cache.layers[0]
+
+        def are_uneven(query_len: int, lengths: Sequence[int]) -> bool:
+            return self.ops.are_uneven(query_len, lengths, bound, (heads, groups), layer)
+
+        return are_uneven
 
     def allocate_table(self, max_model_len: int, max_draft_tokens: int) -> SlotTable:
         """Allocate the slot table.

@@ -59,11 +59,6 @@ class ExecutorParts:
         """The target's logits of a batch, [S, vocab]. The drafter receives the hidden states that it wants."""
         return self.model.forward(batch, self.cache, self.drafter.sink)
 
-    def are_uneven(self, query_len: int, lengths: Seq[int]) -> bool:
-        """Whether rows of up to so many query tokens, with histories of these lengths, are faster where the long ones are divided."""
-        bound, heads = self.table.tokens.shape[1], self.model.config.num_heads
-        return self.ops.are_uneven(query_len, lengths, bound, heads, self.cache.layers[0])
-
     def sample_and_accept(
         self, logits: Tensor, rows: SampleRows, starts: Tensor, max_samples: int
     ) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -204,10 +204,10 @@ class TritonOps(Ops):
 
     @override
     def are_uneven(
-        self, query_len: int, context_lens: Sequence[int], bound: int, num_heads: int, cache: LayerCache
+        self, query_len: int, context_lens: Sequence[int], bound: int, heads: tuple[int, int], cache: LayerCache
     ) -> bool:
-        shape = AttentionShape.of(num_heads // cache.keys.shape[2], cache.keys, cache, self.limits)
-        return is_uneven(shape, query_len, context_lens, bound)
+        shape = AttentionShape.of(heads[0] // heads[1], cache.keys, cache, self.limits)
+        return is_uneven(replace(shape, num_kv_heads=heads[1]), query_len, context_lens, bound)
 
     @override
     def share_long_histories(self, batch: Batch, cache: LayerCache) -> Batch:
