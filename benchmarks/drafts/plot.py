@@ -1,9 +1,9 @@
 """Plot the speed-up of speculative decoding by concurrency.
 
-    python benchmarks/drafts/plot.py benchmarks/results/h200-speculation.jsonl --output gains.svg
+    python benchmarks/drafts/plot.py benchmarks/results/h200-speculation.jsonl --commit 8a467f1 --output gains.svg
 
 One line for each model, drafter, dataset and choice of draft lengths. Of several results for one point, the last in the
-file counts.
+file counts. A file of results has those of many commits.
 """
 
 from __future__ import annotations
@@ -61,9 +61,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="JSON lines of benchmarks/speculation.py")
+    parser.add_argument(
+        "--commit",
+        action="append",
+        default=[],
+        help="only results of this commit, as they name it (repeatable; default: all)",
+    )
     parser.add_argument("--output", type=Path, required=True, help="the SVG file to write")
     arguments = parser.parse_args(argv)
-    plot([json.loads(line) for line in arguments.results.read_text().splitlines()], arguments.output)
+    results = [json.loads(line) for line in arguments.results.read_text().splitlines()]
+    if arguments.commit:
+        results = [result for result in results if result["commit"] in arguments.commit]
+    if not results:
+        parser.error(f"{arguments.results} has no result of {' or '.join(arguments.commit)}")
+    plot(results, arguments.output)
 
 
 if __name__ == "__main__":

@@ -179,6 +179,18 @@ def test_speed_ups_are_plotted_by_label(tmp_path: Path) -> None:
     assert "SYNTHETIC" in picture
 
 
+def test_a_plot_may_be_of_some_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr("drafts.plot.plot", lambda results, path: drawn.extend(result["commit"] for result in results))
+    path = tmp_path / "results.jsonl"
+    path.write_text("\n".join(json.dumps({"commit": commit}) for commit in "abcab"))
+    arguments = [str(path), "--output", str(tmp_path / "gains.svg")]
+    draw([*arguments, "--commit", "a", "--commit", "c"])
+    assert drawn == ["a", "c", "a"]
+    with pytest.raises(SystemExit):
+        draw([*arguments, "--commit", "d"])
+
+
 class Named(str):
     """An engine that is nothing but its name, and counts how often it was made to forget."""
 
