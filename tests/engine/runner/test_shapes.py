@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from typing import cast
 
 import pytest
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
+from draftline.engine.runner.executor import Executor, Executors
 from draftline.engine.runner.shapes import StepShape, StepShapes
 from draftline.kernels.limits import LEAST_LONG_HISTORY
 
@@ -85,6 +87,16 @@ def test_uneven_histories_have_shapes_of_their_own() -> None:
     for shape in shapes.uneven:
         assert shape in shapes.all
         assert shape.samples <= shapes.max_samples
+
+
+def test_steps_with_uneven_histories_run_in_their_graphs() -> None:
+    shapes = StepShapes(8, 0, max_len=4096)
+    eager, *executors = (cast(Executor, object()) for _ in range(len(shapes.all) + 1))
+    graphs = dict(zip(shapes.all, executors, strict=True))
+    both = Executors(eager, shapes, graphs, are_uneven=lambda query_len, lengths: max(lengths) > 1000)
+    assert both.for_step(decoding([300, 2000])) is graphs[StepShape.decode(8, 0, uneven=True)]
+    assert both.for_step(decoding([300, 400])) is graphs[StepShape.decode(2, 0)]
+    assert Executors(eager, shapes, graphs).for_step(decoding([300, 2000])) is graphs[StepShape.decode(2, 0)]
 
 
 def test_no_history_is_long_where_the_model_or_the_batch_is_short() -> None:
