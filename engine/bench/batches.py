@@ -33,6 +33,7 @@ class Workload:
         prompt_len: tokens of a prompt.
         output_len: tokens to generate for a request.
         temperature: 0 is greedy.
+        longest: tokens of the last prompt, where it is longer than the others.
     """
 
     name: str
@@ -40,21 +41,25 @@ class Workload:
     prompt_len: Span
     output_len: Span
     temperature: float = 0.0
+    longest: int = 0
 
     @property
     def max_model_len(self) -> int:
         """The longest context of any request, in tokens."""
-        return self.prompt_len[1] + self.output_len[1]
+        return max(self.prompt_len[1], self.longest) + self.output_len[1]
 
     def draw(self, vocab_size: int) -> list[BenchmarkRequest]:
         """The requests, the same in every call."""
         rng = random.Random(_SEED)
         lengths = [(rng.randint(*self.prompt_len), rng.randint(*self.output_len)) for _ in range(self.requests)]
+        if self.longest:
+            lengths[-1] = self.longest, lengths[-1][1]
         return [BenchmarkRequest(tuple(rng.choices(range(vocab_size), k=prompt)), out) for prompt, out in lengths]
 
     def __str__(self) -> str:
         sampling = f", T {self.temperature:g}" if self.temperature else ""
-        return f"{self.requests} × {_span(self.prompt_len)}/{_span(self.output_len)}{sampling}"
+        longest = f", one {self.longest} in" if self.longest else ""
+        return f"{self.requests} × {_span(self.prompt_len)}/{_span(self.output_len)}{longest}{sampling}"
 
 
 def _span(lengths: Span) -> str:
@@ -83,7 +88,12 @@ CPU_WORKLOADS = (
 LARGE_MODEL_WORKLOADS = (Workload("bs32", 32, (512, 512), (256, 256)),)
 """For models that do not fit into one GPU. Run by name only."""
 
-WORKLOADS = {workload.name: workload for workload in (*GPU_WORKLOADS, *LARGE_MODEL_WORKLOADS, *CPU_WORKLOADS)}
+UNEVEN_WORKLOADS = (Workload("uneven64", 64, (300, 300), (256, 256), longest=3500),)
+"""One prompt is much longer than the others. Run by name only."""
+
+WORKLOADS = {
+    workload.name: workload for workload in (*GPU_WORKLOADS, *LARGE_MODEL_WORKLOADS, *UNEVEN_WORKLOADS, *CPU_WORKLOADS)
+}
 
 
 def find_workloads(names: str) -> tuple[Workload, ...]:
