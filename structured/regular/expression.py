@@ -25,7 +25,7 @@ MAX_TREE_NODES = 20_000
 
 
 def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
-    """A syntax tree of the language of an automaton, by eliminating its states, cheapest first.
+    """A syntax tree of the language of an automaton, by eliminating its states, those first that make it grow the least.
 
     Raises:
         TooComplexError: the automaton has too many states, or the tree would have more than ``max_nodes`` nodes.
@@ -56,10 +56,10 @@ def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
         if dfa.accepts[state]:
             out[state][end] = EMPTY
             into[end].add(state)
-    remaining = set(alive)
-    while remaining:
-        state = min(remaining, key=lambda one: (len(into[one] - {one}) * len(out[one]), one))
-        remaining.discard(state)
+    growth = {state: _growth(state, into, out) for state in alive}
+    while growth:
+        state = min(growth, key=lambda one: (growth[one], one))
+        del growth[state]
         loop = out[state].pop(state, None)
         around = repeat(loop, 0, None) if loop is not None else EMPTY
         into[state].discard(state)
@@ -75,7 +75,22 @@ def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
                 into[target].add(source)
         for target in out[state]:
             into[target].discard(state)
+        for near in growth.keys() & (into[state] | out[state].keys()):
+            growth[near] = _growth(near, into, out)
     return out[begin].get(end, NEVER)
+
+
+def _growth(state: int, into: dict[int, set[int]], out: dict[int, dict[int, Node]]) -> int:
+    """How much larger all trees become without a state: each path through it holds copies of its parts.
+
+    The measure is from M. Delgado and J. Morais, "Approximation to the smallest regular expression for a given regular
+    language", 2004.
+    """
+    entering = [out[source][state].size for source in into[state] if source != state]
+    leaving = [tree.size for target, tree in out[state].items() if target != state]
+    loop = out[state][state].size if state in out[state] else 0
+    ways_in, ways_out = len(entering), len(leaving)
+    return sum(entering) * (ways_out - 1) + sum(leaving) * (ways_in - 1) + loop * (ways_in * ways_out - 1)
 
 
 def without_anchors(tree: Node) -> Node:

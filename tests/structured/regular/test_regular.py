@@ -114,6 +114,15 @@ def test_conjunction_and_emptiness() -> None:
     assert to_tree(build(NEVER)) == NEVER
 
 
+def test_expressions_of_automata_are_small() -> None:
+    parts = [Part(build(without_anchors(ecma.parse(one)))) for one in ("^[a-z0-9]{8,64}$", "[a-z]", "[0-9]")]
+    both = to_tree(conjunction(parts))
+    assert both.size < 5000
+    assert [text for text in ("a234567b", "a23456b", "aaaaaaaa", 64 * "1" + "a") if build(both).matches(text)] == [
+        "a234567b"
+    ]
+
+
 def test_size_is_bounded() -> None:
     with pytest.raises(TooComplexError):
         build(without_anchors(ecma.parse("^(a|b)*a(a|b){20}$")))
