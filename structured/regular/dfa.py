@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Final
 
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
+from draftline.structured.regular.nfa import MAX_NFA_STATES, Alphabet, Nfa, classes
+from draftline.structured.regular.nfa import TooComplexError as TooComplexError
 from draftline.structured.regular.syntax import (
-    Alt,
-    Anchor,
-    Chars,
+    ANY_TEXT,
+    EMPTY,
+    NEVER,
+    Condition,
+    Lookahead,
     Node,
-    Seq,
+    behind_start,
+    seq,
 )
 
-MAX_NFA_STATES = 40_000
-MAX_DFA_STATES = 4_000
+MAX_DFA_STATES: Final = 4_000
 
-
-class TooComplexError(ValueError):
-    """An automaton would need more states than the budget allows."""
+_KEPT: Final = -1
+_BROKEN: Final = -2
+"""Promises that every rest of the text keeps, and that none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,164 +55,170 @@ class Dfa:
         """Whether the whole text is in the language."""
         state = 0
         for character in text:
-            state = self.steps[state][self.letters[bisect.bisect_right(self.starts, ord(character)) - 1]]
+            state = self.steps[state][self.letter(ord(character))]
         return self.accepts[state]
 
+    def letter(self, code: int) -> int:
+        """The letter of a code point."""
+        return self.letters[bisect.bisect_right(self.starts, code) - 1]
 
-class _Nfa:
-    """Thompson's construction, with anchors as conditions on empty moves."""
-
-    def __init__(self, tree: Node) -> None:
-        self.empty: list[list[tuple[int, Anchor | None]]] = []
-        self.moves: list[tuple[CharSet, int] | None] = []
-        self.start = self._state()
-        self.end = self._build(tree, self.start)
-
-    def _state(self) -> int:
-        if len(self.moves) >= MAX_NFA_STATES:
-            raise TooComplexError(f"more than {MAX_NFA_STATES} positions")
-        self.empty.append([])
-        self.moves.append(None)
-        return len(self.moves) - 1
-
-    def _build(self, node: Node, start: int) -> int:
-        if isinstance(node, Chars):
-            end = self._state()
-            source = self._state()
-            self.empty[start].append((source, None))
-            self.moves[source] = (node.set, end)
-            return end
-        if isinstance(node, Anchor):
-            end = self._state()
-            self.empty[start].append((end, node))
-            return end
-        if isinstance(node, Seq):
-            for part in node.parts:
-                start = self._build(part, start)
-            return start
-        end = self._state()
-        if isinstance(node, Alt):
-            for option in node.options:
-                branch = self._state()
-                self.empty[start].append((branch, None))
-                self.empty[self._build(option, branch)].append((end, None))
-            return end
-        for _ in range(node.low):
-            start = self._build(node.node, start)
-        if node.high is None:
-            loop = self._state()
-            self.empty[start].append((loop, None))
-            self.empty[self._build(node.node, loop)].append((loop, None))
-            self.empty[loop].append((end, None))
-        else:
-            for _ in range(node.high - node.low):
-                self.empty[start].append((end, None))
-                start = self._build(node.node, start)
-            self.empty[start].append((end, None))
-        return end
-
-    def closure(self, states: Iterable[int], at_start: bool, at_end: bool) -> frozenset[int]:
-        """All states reachable by empty moves."""
-        seen = set(states)
-        stack = list(seen)
-        while stack:
-            for target, anchor in self.empty[stack.pop()]:
-                passable = anchor is None or (at_end if anchor.end else at_start)
-                if passable and target not in seen:
-                    seen.add(target)
-                    stack.append(target)
-        return frozenset(seen)
+    def characters(self) -> list[CharSet]:
+        """The characters of each letter."""
+        return classes(self.starts, self.letters)
 
 
-def _alphabet(sets: Iterable[CharSet]) -> tuple[tuple[int, ...], tuple[int, ...], list[CharSet]]:
-    """The coarsest partition that respects all sets: interval starts, their letters, and the characters of each letter."""
-    distinct = list(dict.fromkeys(sets))
-    bounds = {0}
-    for one in distinct:
-        for low, high in one:
-            bounds.update((low, high + 1))
-    starts = sorted(bound for bound in bounds if bound <= 0x10FFFF)
-    member: dict[int, list[int]] = {start: [] for start in starts}
-    for index, one in enumerate(distinct):
-        for low, high in one:
-            for position in range(bisect.bisect_left(starts, low), bisect.bisect_right(starts, high)):
-                member[starts[position]].append(index)
-    numbers: dict[tuple[int, ...], int] = {}
-    letters = [numbers.setdefault(tuple(member[start]), len(numbers)) for start in starts]
-    ranges: list[list[tuple[int, int]]] = [[] for _ in numbers]
-    for position, letter in enumerate(letters):
-        last = starts[position + 1] - 1 if position + 1 < len(starts) else 0x10FFFF
-        ranges[letter].append((starts[position], last))
-    return tuple(starts), tuple(letters), [charset.charset(one) for one in ranges]
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One conjunct: the language of an automaton, or its complement if ``inside`` is False."""
+
+    dfa: Dfa
+    inside: bool = True
 
 
 @functools.lru_cache(maxsize=2048)
 def build(tree: Node) -> Dfa:
     """The minimal automaton of the texts of a tree. An anchor holds only at the start or the end of the text.
 
+    A state is a set of threads: the subset construction, with what lookaheads and anchors ask of the rest of the text.
+
     Raises:
         TooComplexError: it exceeds the budget.
     """
-    nfa = _Nfa(tree)
-    starts, letters, characters = _alphabet(move[0] for move in nfa.moves if move is not None)
-    representative = [one[0][0] if one else None for one in characters]
-    targets: list[dict[int, int]] = []  # for each NFA state, letter -> target
-    for move in nfa.moves:
-        reached: dict[int, int] = {}
-        if move is not None:
-            lows = [low for low, _ in move[0]]
-            for letter, code in enumerate(representative):
-                if code is not None:
-                    position = bisect.bisect_right(lows, code) - 1
-                    if position >= 0 and code <= move[0][position][1]:
-                        reached[letter] = move[1]
-        targets.append(reached)
+    nfa = Nfa(tree)
+    conditions = dict.fromkeys(condition for moves in nfa.empty for _, condition in moves if condition is not None)
+    threads = _Threads(nfa, {(one, at_start): _rest(one, at_start) for one in conditions for at_start in (False, True)})
+    alphabet = threads.alphabet
     # Universal states accept every continuation: other NFA states next to one make no difference.
     universal: set[int] = set()
     everything: frozenset[int] = frozenset()
     for state, move in enumerate(nfa.moves):
         if move is not None and move[0] == charset.ALL:
-            after = nfa.closure([move[1]], at_start=False, at_end=False)
+            after = threads.closure([move[1]], at_start=False)
             if state in after and nfa.end in after:
                 universal.add(state)
                 everything = after
-    anchored = any(anchor is not None for moves in nfa.empty for _, anchor in moves)
-    first = nfa.closure([nfa.start], at_start=True, at_end=False)
+    first = threads.closure([nfa.start], at_start=True)
     numbers = {first: 0}
     queue = [first]
     steps: list[tuple[int, ...]] = []
-    accepts: list[bool] = []
     closures: dict[frozenset[int], frozenset[int]] = {}
     for states in queue:
-        at_start = len(steps) == 0
-        ending = nfa.closure(states, at_start=at_start, at_end=True) if anchored else states
-        accepts.append(nfa.end in ending)
-        by_letter: list[set[int]] = [set() for _ in characters]
+        by_letter: list[set[int]] = [set() for _ in alphabet.characters]
         for state in states:
-            for letter, target in targets[state].items():
+            for letter, target in threads.targets(state).items():
                 by_letter[letter].add(target)
         row: list[int] = []
-        for reached_states in by_letter:
-            raw = frozenset(reached_states)
+        for reached in by_letter:
+            raw = frozenset(reached)
             closed = closures.get(raw)
             if closed is None:
-                closed = nfa.closure(raw, at_start=False, at_end=False)
+                closed = threads.closure(raw, at_start=False)
                 if not closed.isdisjoint(universal):
                     closed = everything
                 closures[raw] = closed
-            number = numbers.get(closed) if not (closed == first and anchored) else None
+            number = numbers.get(closed)
             if number is None:
-                # The start's set of NFA states may come back where "^" no longer holds: then it is a different state.
-                number = numbers.get(frozenset(closed | {-1})) if closed == first and anchored else None
-            if number is None:
-                number = len(queue)
+                number = numbers[closed] = len(queue)
                 if number >= MAX_DFA_STATES:
                     raise TooComplexError(f"more than {MAX_DFA_STATES} states")
-                numbers[frozenset(closed | {-1}) if closed == first and anchored else closed] = number
                 queue.append(closed)
             row.append(number)
         steps.append(tuple(row))
-    return minimal(Dfa(starts, letters, tuple(steps), tuple(accepts)))
+    accepts = tuple(any(map(threads.accepts, states)) for states in queue)
+    return minimal(Dfa(alphabet.starts, alphabet.letters, tuple(steps), accepts))
+
+
+def _rest(condition: Condition, at_start: bool) -> Part:
+    """The rests of a text, at its start or behind it, before which a condition holds."""
+    if isinstance(condition, Lookahead):
+        ahead = condition.node if at_start else behind_start(condition.node)
+        return Part(build(seq(ahead, ANY_TEXT)), condition.inside)
+    if condition.end:
+        return Part(build(EMPTY))
+    return Part(build(ANY_TEXT if at_start else NEVER))
+
+
+class _Threads:
+    """The states of an NFA, each with its promises: automata that read the rest of the text and have to accept it.
+
+    A thread makes a promise where it passes a condition. Threads are numbered; a state without promises has its own number.
+
+    Attributes:
+        alphabet: the letters that neither the NFA nor an automaton of a promise tells apart.
+    """
+
+    def __init__(self, nfa: Nfa, rests: Mapping[tuple[Condition, bool], Part]) -> None:
+        self._nfa = nfa
+        self._contents: list[tuple[int, frozenset[int]]] = [(state, frozenset()) for state in range(len(nfa.moves))]
+        self._numbers: dict[tuple[int, frozenset[int]], int] = {}
+        self._targets: dict[int, dict[int, int]] = {}
+        sets = dict.fromkeys(move[0] for move in nfa.moves if move is not None)
+        self.alphabet = Alphabet.of(chain(sets, *(part.dfa.characters() for part in rests.values())))
+        self._letters = {one: self.alphabet.within(one) for one in sets}
+        # A promise is a state of an automaton. All are numbered through.
+        self._begins: dict[tuple[Condition, bool], int] = {}
+        self._steps: list[list[int]] = []
+        self._accepts: list[bool] = []
+        for place, part in rests.items():
+            # No text has a letter without characters, so any other letter may stand in for it.
+            letters = [part.dfa.letter(one[0][0] if one else 0) for one in self.alphabet.characters]
+            rows = [[row[letter] for letter in letters] for row in part.dfa.steps]
+            accepts = [accepting == part.inside for accepting in part.dfa.accepts]
+            numbers = [
+                (_KEPT if accepts[state] else _BROKEN) if set(row) == {state} else len(self._steps) + state
+                for state, row in enumerate(rows)
+            ]
+            self._steps.extend([numbers[target] for target in row] for row in rows)
+            self._accepts.extend(accepts)
+            self._begins[place] = numbers[0]
+
+    def _number(self, state: int, promises: Iterable[int]) -> int | None:
+        """The number of a thread; None if a promise is broken."""
+        made = frozenset(promise for promise in promises if promise != _KEPT)
+        if not made:
+            return state
+        if _BROKEN in made:
+            return None
+        number = self._numbers.setdefault((state, made), len(self._contents))
+        if number == len(self._contents):
+            if number >= MAX_NFA_STATES:
+                raise TooComplexError(f"more than {MAX_NFA_STATES} positions with what lookaheads ask of the rest")
+            self._contents.append((state, made))
+        return number
+
+    def targets(self, thread: int) -> dict[int, int]:
+        """The next thread by letter."""
+        known = self._targets.get(thread)
+        if known is None:
+            known = self._targets[thread] = {}
+            state, promises = self._contents[thread]
+            if (move := self._nfa.moves[state]) is not None:
+                for letter in self._letters[move[0]]:
+                    target = self._number(move[1], (self._steps[promise][letter] for promise in promises))
+                    if target is not None:
+                        known[letter] = target
+        return known
+
+    def accepts(self, thread: int) -> bool:
+        """Whether the text may end here."""
+        state, promises = self._contents[thread]
+        return state == self._nfa.end and all(self._accepts[promise] for promise in promises)
+
+    def closure(self, threads: Iterable[int], at_start: bool) -> frozenset[int]:
+        """The threads that empty moves lead to, and that read a character or are at the end."""
+        seen = set(threads)
+        stack = list(seen)
+        while stack:
+            state, promises = self._contents[stack.pop()]
+            for target, condition in self._nfa.empty[state]:
+                made = promises if condition is None else promises | {self._begins[condition, at_start]}
+                number = self._number(target, made) if made else target
+                if number is not None and number not in seen:
+                    seen.add(number)
+                    stack.append(number)
+        return frozenset(
+            one for one in seen if (state := self._contents[one][0]) == self._nfa.end or self._nfa.moves[state]
+        )
 
 
 def minimal(dfa: Dfa) -> Dfa:
@@ -238,20 +250,10 @@ def minimal(dfa: Dfa) -> Dfa:
     return Dfa(dfa.starts, dfa.letters, tuple(steps), tuple(dfa.accepts[state] for state in order))
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One conjunct: the language of an automaton, or its complement if ``inside`` is False."""
-
-    dfa: Dfa
-    inside: bool = True
-
-
 def _product_letters(parts: Sequence[Part]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """The intervals of the joint alphabet: their starts, and for each the letter of every part."""
     starts = sorted({start for part in parts for start in part.dfa.starts})
-    return tuple(starts), [
-        tuple(part.dfa.letters[bisect.bisect_right(part.dfa.starts, start) - 1] for part in parts) for start in starts
-    ]
+    return tuple(starts), [tuple(part.dfa.letter(start) for part in parts) for start in starts]
 
 
 def is_empty(parts: Sequence[Part], min_length: int = 0, max_length: int | None = None) -> bool:

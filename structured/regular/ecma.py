@@ -1,6 +1,6 @@
 """ECMA-262 patterns, the dialect of JSON Schema, as syntax trees over code points.
 
-Lookarounds, backreferences and word boundaries are not translated: `UntranslatablePatternError` names them. Capturing
+Lookbehinds, backreferences and word boundaries are not translated: `UntranslatablePatternError` names them. Capturing
 groups and lazy repetitions do not change the language, so they are read as plain ones.
 
 A text has no surrogates, so a class has none, whichever of its ranges hold some. Only one of high surrogates right before one
@@ -16,7 +16,7 @@ from typing import Final
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
-from draftline.structured.regular.syntax import Anchor, Chars, Node, alt, repeat, seq
+from draftline.structured.regular.syntax import Anchor, Chars, Lookahead, Node, alt, repeat, seq
 
 
 class UntranslatablePatternError(ValueError):
@@ -28,6 +28,10 @@ _HEX2: Final = re.compile(r"x([0-9A-Fa-f]{2})")
 _HEX4: Final = re.compile(r"u([0-9A-Fa-f]{4})")
 _HEX_BRACED: Final = re.compile(r"u\{([0-9A-Fa-f]{1,6})\}")
 _PROPERTY: Final = re.compile(r"[pP]\{([A-Za-z_]+=)?([A-Za-z_]+)\}")
+_ASSERTION: Final = re.compile(r"[\^$]|\(\?[=!]")
+_AHEAD: Final = re.compile(r"\?[=!]")
+_LOOKAHEAD_NESTING: Final = 4
+"""The groups whose nesting a lookahead counts as."""
 _LOW_SURROGATES: Final = (0xDC00, 0xDFFF)
 _SURROGATE: Final = "a surrogate that is not one of a pair"
 _CLASSES: Final = {"d": charset.DIGIT, "w": charset.WORD, "s": charset.SPACE}
@@ -60,10 +64,11 @@ class _Parser(PatternReader):
     def _sequence(self, nesting: int) -> Node:
         parts: list[Node] = []
         while self.peek() not in ("", "|", ")"):
-            parts.append(self._quantified(self._atom(nesting)))
+            assertion = _ASSERTION.match(self.text, self.position)
+            parts.append(self._quantified(self._atom(nesting), assertion))
         return seq(*parts)
 
-    def _quantified(self, atom: Node) -> Node:
+    def _quantified(self, atom: Node, assertion: re.Match[str] | None) -> Node:
         low: int
         high: int | None
         if self.eat("*"):
@@ -82,8 +87,8 @@ class _Parser(PatternReader):
         else:
             return atom
         self.eat("?")
-        if isinstance(atom, Anchor):
-            raise UntranslatablePatternError("a repeated anchor")
+        if assertion is not None:
+            raise UntranslatablePatternError(f"a repeated {'anchor' if len(assertion[0]) == 1 else 'lookahead'}")
         if self.peek() in ("*", "+"):
             raise UntranslatablePatternError(f"nothing to repeat at offset {self.position}")
         return repeat(atom, low, high)
@@ -125,17 +130,19 @@ class _Parser(PatternReader):
         return Chars(charset.charset((_paired(unit, low), _paired(unit, high)) for unit in units for low, high in lows))
 
     def _group(self, nesting: int) -> Node:
-        for opening, name in (("?=", "lookahead"), ("?!", "lookahead"), ("?<=", "lookbehind"), ("?<!", "lookbehind")):
+        for opening in ("?<=", "?<!"):
             if self.text.startswith(opening, self.position):
-                raise UntranslatablePatternError(f"a {name}, ({opening}…)")
-        if not self.eat("?:"):
+                raise UntranslatablePatternError(f"a lookbehind, ({opening}…)")
+        ahead = self.match(_AHEAD)
+        if ahead is None and not self.eat("?:"):
             self.match(re.compile(r"\?P?<[A-Za-z_$][\w$]*>"))
-        if self.peek() == "?":
+        if ahead is None and self.peek() == "?":
             raise UntranslatablePatternError(f"the group ({self.text[self.position : self.position + 3]}…")
-        inner = self.alternatives(nesting + 1)
+        # Each lookahead has an automaton of its own, within which those inside it are built.
+        inner = self.alternatives(nesting + (1 if ahead is None else _LOOKAHEAD_NESTING))
         if not self.eat(")"):
             raise UntranslatablePatternError("a group without its ')'")
-        return inner
+        return inner if ahead is None else Lookahead(inner, inside=ahead[0] == "?=")
 
     def _class(self) -> CharSet:
         """The ranges of a class, which may overlap and hold surrogates."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.dfa import Dfa, TooComplexError, alive_states, build
@@ -12,10 +14,11 @@ from draftline.structured.regular.syntax import (
     Alt,
     Anchor,
     Chars,
+    Lookahead,
     Node,
     Seq,
     alt,
-    has_anchor,
+    has_condition,
     repeat,
     seq,
 )
@@ -32,11 +35,7 @@ def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
     """
     if len(dfa.steps) > MAX_TREE_STATES:
         raise TooComplexError(f"more than {MAX_TREE_STATES} states to write as a regular expression")
-    characters: dict[int, list[tuple[int, int]]] = {}
-    for position, letter in enumerate(dfa.letters):
-        last = dfa.starts[position + 1] - 1 if position + 1 < len(dfa.starts) else 0x10FFFF
-        characters.setdefault(letter, []).append((dfa.starts[position], last))
-    sets = {letter: charset.charset(ranges) for letter, ranges in characters.items()}
+    sets = dfa.characters()
     alive = alive_states(dfa)
     if 0 not in alive:
         return NEVER
@@ -105,6 +104,20 @@ def without_anchors(tree: Node) -> Node:
     return to_tree(build(searching(tree)))
 
 
+def conjuncts(tree: Node) -> list[tuple[Node, bool]]:
+    """Trees that searches must find a match of, or no match if the flag is False, for a search for ``tree`` to find one.
+
+    Lookaheads at the start of the text become trees of their own: automata apart stay small where their product is not.
+    """
+    parts = tree.parts if isinstance(tree, Seq) else (tree,)
+    leading = list(takewhile(lambda part: isinstance(part, Anchor | Lookahead), parts))
+    if Anchor(end=False) not in leading:
+        return [(tree, True)]
+    ahead = [part for part in leading if isinstance(part, Lookahead)]
+    rest = [part for part in leading if isinstance(part, Anchor)] + list(parts[len(leading) :])
+    return [(seq(*rest), True), *((seq(Anchor(end=False), one.node), one.inside) for one in ahead)]
+
+
 def searching(tree: Node) -> Node:
     """The tree with any text before and after it; anchors stay."""
     return seq(ANY_TEXT, tree, ANY_TEXT)
@@ -130,9 +143,15 @@ def _searched(tree: Node) -> Node | None:
         while body and body[-1] == Anchor(end=True):
             body.pop()
             after = EMPTY
-        if before == EMPTY and after == EMPTY and len(body) == 1 and isinstance(body[0], Alt) and has_anchor(body[0]):
+        if (
+            before == EMPTY
+            and after == EMPTY
+            and len(body) == 1
+            and isinstance(body[0], Alt)
+            and has_condition(body[0])
+        ):
             return None
-        if any(has_anchor(part) for part in body):
+        if any(has_condition(part) for part in body):
             return None
         options.append(seq(before, *body, after))
     return alt(options)

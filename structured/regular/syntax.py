@@ -94,6 +94,19 @@ class Anchor(_Tree):
     __hash__ = _Tree.__hash__
 
 
+@dataclass(frozen=True, slots=True)
+class Lookahead(_Tree):
+    """The empty text, where the rest of the text begins with ``node``; where it does not, if ``inside`` is False."""
+
+    node: "Node"
+    inside: bool
+
+    def __post_init__(self) -> None:
+        self._know((self.node, self.inside), 1 + self.node.size, 1 + self.node.positions)
+
+    __hash__ = _Tree.__hash__
+
+
 def _sums(nodes: Iterable["Node"]) -> tuple[int, int]:
     size = positions = 0
     for node in nodes:
@@ -102,7 +115,10 @@ def _sums(nodes: Iterable["Node"]) -> tuple[int, int]:
     return size, positions
 
 
-Node = Chars | Seq | Alt | Repeat | Anchor
+Condition = Anchor | Lookahead
+"""What matches the empty text, depending on the text before it or behind it."""
+
+Node = Chars | Seq | Alt | Repeat | Condition
 
 EMPTY: Final = Seq(())
 NEVER: Final = Chars(charset.NONE)
@@ -168,18 +184,31 @@ def _character(character: str) -> Node:
     return Chars(charset.of(character))
 
 
-def has_anchor(node: Node) -> bool:
-    """Whether the tree contains an anchor."""
-    if isinstance(node, Anchor):
+def has_condition(node: Node) -> bool:
+    """Whether the tree contains an anchor or a lookahead."""
+    if isinstance(node, Anchor | Lookahead):
         return True
     if isinstance(node, Repeat):
-        return has_anchor(node.node)
+        return has_condition(node.node)
     children = node.parts if isinstance(node, Seq) else node.options if isinstance(node, Alt) else ()
-    return any(has_anchor(child) for child in children)
+    return any(has_condition(child) for child in children)
+
+
+def behind_start(node: Node) -> Node:
+    """The tree of what matches behind the start of the text, where "^" never does."""
+    if isinstance(node, Anchor):
+        return node if node.end else NEVER
+    if isinstance(node, Lookahead):
+        return Lookahead(behind_start(node.node), node.inside)
+    if isinstance(node, Repeat):
+        return repeat(behind_start(node.node), node.low, node.high)
+    if isinstance(node, Seq):
+        return seq(*map(behind_start, node.parts))
+    return alt(map(behind_start, node.options)) if isinstance(node, Alt) else node
 
 
 def to_regex(node: Node) -> str:
-    """The text of an anchor-free tree in the dialect of Rust's regex crates. It needs no escapes in Lark."""
+    """The text of a tree without conditions in the dialect of Rust's regex crates. It needs no escapes in Lark."""
     return _cached_text(node) if node.size in _CACHED else _text(node)
 
 
@@ -198,7 +227,7 @@ def _text(node: Node) -> str:
         return f"(?:{text})?" if len(named) < len(node.options) else text
     if isinstance(node, Repeat):
         return _group_text(node.node) + _count_text(node.low, node.high)
-    raise TypeError("anchors cannot be written")
+    raise TypeError("anchors and lookaheads cannot be written")
 
 
 # Trees share branches, and most schemas have some of the same strings and numbers.

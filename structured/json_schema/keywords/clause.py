@@ -27,7 +27,7 @@ from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
 from draftline.structured.language import IntegerSpelling
 from draftline.structured.regular import ecma
 from draftline.structured.regular.dfa import TooComplexError
-from draftline.structured.regular.expression import without_anchors
+from draftline.structured.regular.expression import conjuncts, without_anchors
 
 TYPES: Final = {
     "null": Shapes(null=True),
@@ -140,7 +140,11 @@ def _count(location: Location, keyword: str) -> int | None:
 def pattern_set(expander: Expander, location: Location, keyword: str, pattern: str) -> StringSet | None:
     """The strings that contain a match of a pattern; None, with a report, if it cannot be translated."""
     try:
-        return StringSet(patterns=frozenset([without_anchors(ecma.parse(pattern))]))
+        trees = [(without_anchors(tree), holds) for tree, holds in conjuncts(ecma.parse(pattern))]
+        return StringSet(
+            patterns=frozenset(tree for tree, holds in trees if holds),
+            not_patterns=frozenset(tree for tree, holds in trees if not holds),
+        )
     except (ecma.UntranslatablePatternError, TooComplexError) as error:
         expander.report(location.pointer, keyword, f"{pattern!r} cannot be translated: {error}")
         return None

@@ -101,9 +101,9 @@ def _object(expander: Expander, location: Location) -> Clause:
                 objects.extend(settle_object(ANY_OBJECT, (Members(names, value),)))
         if closed:
             value = value_of("additionalProperties", holds=False)
-            rest = other_names(properties, [names for names, _ in matched])
-            if not rest.is_empty() and value != NEVER:
-                objects.extend(settle_object(ANY_OBJECT, (Members(rest, value),)))
+            if value != NEVER:
+                for rest in other_names(properties, [names for names, _ in matched]):
+                    objects.extend(settle_object(ANY_OBJECT, (Members(rest, value),)))
         if minimum > 0:
             objects.extend(settle_object(ObjectShape(max_members=minimum - 1), ()))
         if maximum is not None:
@@ -155,12 +155,15 @@ def members_by_name(
     return tuple(named.items()), tuple(others)
 
 
-def other_names(names: Iterable[str], patterns: Iterable[StringSet]) -> StringSet:
-    """The names that are not in ``names`` and match no pattern."""
-    rest = StringSet(without=frozenset(names))
+def other_names(names: Iterable[str], patterns: Iterable[StringSet]) -> list[StringSet]:
+    """The names that are not in ``names`` and match no pattern: disjoint sets, none of them empty.
+
+    Raises:
+        TooComplexError: a set exceeds the budget of automata.
+    """
+    rest = [StringSet(without=frozenset(names))]
     for pattern in patterns:
-        for outside in strings.outside(pattern):
-            rest = strings.meet(rest, outside)
+        rest = [piece for one in rest for piece in strings.subtract(one, pattern)]
     return rest
 
 

@@ -230,10 +230,10 @@ def _properties(expander: Expander, location: Location, cases: list[Case]) -> Cl
         value = expander.demand(inner, holds=False)
         parts: list[Shapes] = []
         for case in cases:
-            rest = other_names(case.names, case.patterns)
-            if value != NEVER and not case.every_name and not rest.is_empty():
-                wrong = tuple(settle_object(ANY_OBJECT, (Members(rest, value),)))
-                parts.append(intersect(expander.expand(case.holds), Shapes(objects=wrong)))
+            if value != NEVER and not case.every_name:
+                for rest in other_names(case.names, case.patterns):
+                    wrong = tuple(settle_object(ANY_OBJECT, (Members(rest, value),)))
+                    parts.append(intersect(expander.expand(case.holds), Shapes(objects=wrong)))
         return unite(*parts)
 
     return Clause("unevaluatedProperties", holds, fails)

@@ -29,6 +29,7 @@ PATTERNS = [
     "^[a-d-]+$",
     "[\\w.-]{3}",
     "(?:)",
+    "(?:^)?a(?:$){0,2}",
 ]
 
 
@@ -49,7 +50,8 @@ def test_patterns_match_where_pythons_do(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
-        ("(?=a)", "lookahead"),
+        ("(?=a)*b", "a repeated lookahead"),
+        ("^*b", "a repeated anchor"),
         ("(?<!a)b", "lookbehind"),
         (r"(a)\1", "backreference"),
         (r"\bword\b", "boundary"),

@@ -1,0 +1,152 @@
+"""Lookaheads of ECMA patterns, compared with Python's."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from contextlib import suppress
+from itertools import product
+
+import jsonschema_rs
+import pytest
+from walk import Walker
+
+from draftline.structured.json_schema import json_schema_language
+from draftline.structured.regular import ecma
+from draftline.structured.regular.dfa import Part, TooComplexError, build, conjunction
+from draftline.structured.regular.expression import conjuncts, searching, to_tree, without_anchors
+
+DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"  # pydantic's
+HOSTNAME = r"^(?=.{1,253}\.?$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-0-9a-z]{0,61}[0-9a-z])?)*\.?$"
+DURATION = r"^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$"  # zod's
+PATTERNS = {
+    DECIMAL: "+0.1",
+    r"^(?!^[-+.]*$)[+-]?0*(?:\d{0,2}|(?=[\d.]{1,4}0*$)\d{0,2}\.\d{0,2}0*$)": "-0.1",
+    DURATION: "PT1WS",
+    r"^(?!\.)(?!.*\.\.)([a-z\-\.]*)[a-z-]@([a-z]\.)+[a-z]{2,}$": "a.@-",
+    r"^(?!000|666|9\d\d)\d{3}$": "069",
+    r"(?!^xn)^[xn-]+(?!n)": "xn-",
+    r"^(?:(?!ab).)*$": "abc",
+    r"^(?:(?=a(?!c))ab?|(?=b)[ab])+(?=c|$)": "abc",
+    r"(?!^)a|(?=b$)": "ab",
+    r"a(?=^)|b(?!$)|(?=c*$)^": "abc",
+    r"^(?=.*a)(?=.*b)(?!.*c).{3,5}$": "abcd",
+    r"(?:^(?!a)|(?=b))?c(?:(?!$))*": "abc",
+    r"(?=)a(?!)|(?!a(?=b))(?=[^b])": "abc",
+}
+
+
+def texts(letters: str, longest: int) -> list[str]:
+    return ["".join(each) for length in range(longest + 1) for each in product(letters, repeat=length)]
+
+
+def agrees(pattern: str, some: list[str]) -> None:
+    """Assert that the automata of a pattern match the texts in which Python finds a match."""
+    tree = ecma.parse(pattern)
+    automata = [
+        build(searching(tree)),
+        conjunction([Part(build(searching(one)), holds) for one, holds in conjuncts(tree)]),
+    ]
+    with suppress(TooComplexError):  # a few small automata have large expressions
+        automata += [build(without_anchors(tree)), build(to_tree(automata[0]))]
+    python = re.compile(pattern.replace("$", r"\Z"))
+    for automaton in automata:
+        assert [text for text in some if automaton.matches(text) != bool(python.search(text))] == [], pattern
+
+
+@pytest.mark.parametrize(("pattern", "letters"), PATTERNS.items())
+def test_patterns_match_where_pythons_do(pattern: str, letters: str) -> None:
+    agrees(pattern, texts(letters, 5))
+    assert without_anchors(ecma.parse(pattern)).size < 500
+
+
+@pytest.mark.parametrize("rounds", [300, pytest.param(30_000, marks=pytest.mark.slow)])
+def test_generated_patterns_match_where_pythons_do(rounds: int) -> None:
+    some = texts("abc", 4)
+    source = random.Random(rounds)
+
+    def generated(depth: int) -> str:
+        if depth == 0:
+            return source.choice(["a", "b", "c", "[ab]", ".", "[^a]", "^", "$"])
+        first, second = generated(depth - 1), generated(source.randrange(depth))
+        return source.choice(
+            [
+                second,
+                first + second,
+                f"(?:{first}|{second})",
+                f"(?:{first}){source.choice(['*', '+', '?', '{2}', '{0,2}', '{1,}'])}{second}",
+                f"(?={first}){second}",
+                f"(?!{first}){second}",
+            ]
+        )
+
+    for _ in range(rounds):
+        agrees(source.choice(["", "^"]) + generated(source.randrange(1, 5)) + source.choice(["", "$"]), some)
+
+
+@pytest.mark.parametrize("pattern", [r"^(?:(?=.*a.{12})b|a)*$", HOSTNAME])
+def test_size_is_bounded(pattern: str) -> None:
+    with pytest.raises(TooComplexError):
+        without_anchors(ecma.parse(pattern))
+
+
+@pytest.mark.parametrize("opening", ["(?:", "(?=", "(?!^"])
+def test_nesting_is_bounded(opening: str) -> None:
+    assert build(searching(ecma.parse(opening * 40 + "a" + ")" * 40))).matches("a")
+    with pytest.raises(ecma.UntranslatablePatternError, match="nest too deep"):
+        ecma.parse(opening * 201 + "a" + ")" * 201)
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "rejected"),
+    [
+        ({"type": "string", "pattern": DECIMAL}, ["0", "-1.50", ".5", "+007."], ["", "-", ".", "+.", "1e3", "1.2.3"]),
+        ({"type": "string", "pattern": DECIMAL, "maxLength": 3}, ["1.5", "-12"], ["1.25", "+.-"]),
+        ({"type": "string", "not": {"pattern": "^(?!a)"}}, ["a", "ab"], ["", "ba"]),
+        ({"type": "string", "pattern": DURATION}, ["P3W", "P1Y", "PT5S", "P1DT2H"], ["P", "PT", "P1YT", "P1Y1W"]),
+        ({"type": "string", "pattern": r"^(?!\.)\P{L}(?=é|\u{1F600}$)"}, ["1é-", "-😀"], ["aé", ".é", "1😀😀"]),
+        # The automaton of both conditions would be too large. A grammar has them apart.
+        ({"type": "string", "pattern": HOSTNAME}, ["a.b-c.d", f"{'a.' * 126}a"], ["a..b", "a-", f"{'a.' * 126}aa"]),
+    ],
+    ids=str,
+)
+def test_schemas(schema: dict[str, object], accepted: list[str], rejected: list[str]) -> None:
+    language = json_schema_language(json.dumps(schema), whitespace="compact")
+    walkers = [Walker.of_grammar(language.grammar)] + ([Walker.of_regex(language.regex)] if language.regex else [])
+    for walker in walkers:
+        assert [text for text in accepted if not walker.accepts(f'"{text}"')] == []
+        assert [text for text in rejected if walker.accepts(f'"{text}"')] == []
+
+
+def test_names_of_members() -> None:
+    schema = {
+        "patternProperties": {"^(?!x-)": {"type": "integer"}},
+        "additionalProperties": {"type": "boolean"},
+        "type": "object",
+    }
+    walker = Walker.of_grammar(json_schema_language(json.dumps(schema), whitespace="compact").grammar)
+    assert [walker.accepts(text) for text in ('{"a":1}', '{"x-a":true}', '{"x":1}')] == [True] * 3
+    assert [walker.accepts(text) for text in ('{"a":true}', '{"x-a":1}')] == [False] * 2
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"patternProperties": {"^(?!.*b)[a-c]": True, "(?=c)": {"type": "null"}}, "additionalProperties": False},
+        {"patternProperties": {"^(?=.*b)(?!c)a": {"type": "null"}}, "unevaluatedProperties": False},
+        {"propertyNames": {"pattern": "^(?!.*b)(?!c)."}},
+        {"patternProperties": {"^(?!b)": {"type": "integer"}}, "properties": {"b": True}, "minProperties": 1},
+    ],
+    ids=str,
+)
+def test_names_of_objects_that_hold_and_that_fail(schema: dict[str, object]) -> None:
+    names = texts("abc", 2)
+    instances = [{one: value} for one in names for value in (1, None)]
+    instances += [{one: 1, other: None} for one, other in zip(names, names[4:], strict=False)]
+    for whole in ({"type": "object", **schema}, {"type": "object", "not": schema}):
+        walker = Walker.of_grammar(json_schema_language(json.dumps(whole), whitespace="compact").grammar)
+        valid = jsonschema_rs.validator_for(whole).is_valid
+        for one in instances:
+            written = {json.dumps(order, separators=(",", ":")) for order in (one, dict(reversed(one.items())))}
+            assert any(map(walker.accepts, written)) == valid(one), (whole, one)
