@@ -1,7 +1,7 @@
 """Patterns of Python's re module as syntax trees over code points, read with re's own parser.
 
 Every text in which a search for the tree finds a match is one in which re finds a match. ``$`` is the end of the text alone.
-Lookarounds, backreferences, word boundaries and the flags ``m`` and ``a`` are not translated:
+Lookbehinds, backreferences, word boundaries and the flags ``m`` and ``a`` are not translated:
 `UntranslatablePatternError` names them.
 """
 
@@ -9,18 +9,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from re import _constants as ops  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
 from draftline.structured.regular import charset, unicode
 from draftline.structured.regular.ecma import UntranslatablePatternError
-from draftline.structured.regular.syntax import Anchor, Chars, Node, alt, repeat, seq
+from draftline.structured.regular.syntax import (
+    NEVER,
+    Anchor,
+    Chars,
+    Lookahead,
+    Node,
+    alt,
+    literal,
+    optional,
+    repeat,
+    seq,
+)
 from draftline.structured.regular.unicode import Class, exactly
 
 _UNTRANSLATABLE: Final = {
-    "ASSERT": "a lookaround",
-    "ASSERT_NOT": "a negative lookaround",
+    "ASSERT": "a lookbehind",
+    "ASSERT_NOT": "a negative lookbehind",
     "GROUPREF": "a backreference",
     "GROUPREF_EXISTS": "a conditional group",
     "ATOMIC_GROUP": "an atomic group",
@@ -39,41 +51,66 @@ def parse(pattern: str, flags: int = 0) -> Node:
     for flag, letter in _REFUSED_FLAGS.items():
         if parsed.state.flags & flag:
             raise UntranslatablePatternError(f"the flag {letter}")
-    return _sequence(parsed, dot_all=bool(parsed.state.flags & re.DOTALL))
+    return _sequence(parsed, _Reading(dot_all=bool(parsed.state.flags & re.DOTALL)))
 
 
-def _sequence(items: Iterable[tuple[Any, Any]], dot_all: bool) -> Node:
-    return seq(*(_item(op, argument, dot_all) for op, argument in items))
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How a part of a pattern is read: what it surely matches or, within a negative lookahead, what it may match."""
+
+    dot_all: bool
+    surely: bool = True
+
+    def characters(self, one: Class) -> Node:
+        return Chars(one.surely if self.surely else one.maybe)
+
+    def end(self) -> Node:
+        # re's "$" also stands before a newline at the end.
+        return (
+            Anchor(end=True) if self.surely else Lookahead(seq(optional(literal("\n")), Anchor(end=True)), inside=True)
+        )
 
 
-def _item(op: Any, argument: Any, dot_all: bool) -> Node:
+def _sequence(items: Iterable[tuple[Any, Any]], reading: _Reading) -> Node:
+    return seq(*(_item(op, argument, reading) for op, argument in items))
+
+
+def _item(op: Any, argument: Any, reading: _Reading) -> Node:
     if op is ops.LITERAL:
         return Chars(charset.of(chr(argument)))
     if op is ops.NOT_LITERAL:
         return Chars(charset.complement(charset.of(chr(argument))))
     if op is ops.ANY:
-        return Chars(charset.ALL if dot_all else charset.complement(charset.of("\n")))
+        return Chars(charset.ALL if reading.dot_all else charset.complement(charset.of("\n")))
     if op is ops.IN:
-        return Chars(_class(argument).surely)
+        return reading.characters(_class(argument))
     if op is ops.BRANCH:
-        return alt(_sequence(option, dot_all) for option in argument[1])
+        return alt(_sequence(option, reading) for option in argument[1])
     if op is ops.SUBPATTERN:
         _, added, removed, inner = argument
         if added or removed:
             raise UntranslatablePatternError("flags within the pattern")
-        return _sequence(inner, dot_all)
+        return _sequence(inner, reading)
     if op in (ops.MAX_REPEAT, ops.MIN_REPEAT):
         low, high, inner = argument
-        repeated = _sequence(inner, dot_all)
+        repeated = _sequence(inner, reading)
         if isinstance(repeated, Anchor):
             raise UntranslatablePatternError("a repeated anchor")
         return repeat(repeated, low, None if high is ops.MAXREPEAT else high)
     if op is ops.AT:
         if argument in (ops.AT_BEGINNING, ops.AT_BEGINNING_STRING):
             return Anchor(end=False)
-        if argument in (ops.AT_END, ops.AT_END_STRING):
+        if argument is ops.AT_END:
+            return reading.end()
+        if argument is ops.AT_END_STRING:
             return Anchor(end=True)
         raise UntranslatablePatternError("a word boundary")
+    if op in (ops.ASSERT, ops.ASSERT_NOT) and argument[0] > 0:
+        inside = op is ops.ASSERT
+        ahead = reading if inside else replace(reading, surely=not reading.surely)
+        return Lookahead(_sequence(argument[1], ahead), inside)
+    if op is ops.FAILURE:  # an empty negative lookahead
+        return NEVER
     raise UntranslatablePatternError(_UNTRANSLATABLE.get(str(op), f"the construct {str(op).lower()}"))
 
 

@@ -11,7 +11,20 @@ from hypothesis import strategies as st
 _NAMES = ["a", "b", "id", "na me", 'q"t', "é", "x1", "x2"]
 _STRINGS = ["", "a", "ab", "abc", "foo", "12", "é", "😀", 'q"', "a\nb", "2024-02-29", "\\", "x" * 12, "\x7f", "\u0001"]
 _NUMBERS: list[Any] = [0, 1, -1, 2, 3, 5, 7, 10, 12, 49, 100, 1.5, 0.1, -0.5, 2.0, 1e20, -3, 2.25, 1e-7, -0.0, 10**18]
-_PATTERNS = ["^a", "b$", "^[a-z]+$", "o", "^\\d{2}$", "^x\\d$", "^(foo|bar)$", "\\s", "^[^a]*$", "^.{2,3}$"]
+_PATTERNS = [
+    "^a",
+    "b$",
+    "^[a-z]+$",
+    "o",
+    "^\\d{2}$",
+    "^x\\d$",
+    "^(foo|bar)$",
+    "\\s",
+    "^[^a]*$",
+    "^.{2,3}$",
+    "^(?!a)",
+    "^(?:(?!oo)[a-z])*$",
+]
 _FORMATS = ["date", "ipv4", "uuid", "email", "unknown"]
 
 scalars = st.sampled_from([None, True, False, *_NUMBERS, *_STRINGS])

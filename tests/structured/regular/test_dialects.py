@@ -85,6 +85,10 @@ def test_rust_s_other_constructs_are_named(pattern: str, construct: str) -> None
         r"(?s)^a.b$",
         r"\A\S\D\W$",
         "a|^b",
+        r"^(?=\D*\d)(?!.*\s)[^x]{2,4}$",
+        r"^(?!a$|\w\w)[ab\n.]{1,2}\Z",
+        r"^(?!(?!\d)|(?=.5))\w\d?(?!)?",
+        "^(?:(?!ab)[abc])*$",
     ],
 )
 def test_python_s_re_matches_every_text(pattern: str) -> None:
@@ -96,8 +100,8 @@ def test_python_s_re_matches_every_text(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "construct"),
     [
-        ("(?=a)", "a lookaround"),
-        ("(?!a)", "a negative lookaround"),
+        ("(?<=a)", "a lookbehind"),
+        ("(?<!a)", "a negative lookbehind"),
         (r"\bx", "a word boundary"),
         (r"(a)\1", "a backreference"),
         ("(?i)a", "the flag i"),

@@ -144,6 +144,7 @@ BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
         (Annotated[Union[int, str], Field(gt=3)], "4", '3 "4"'),
         (Annotated[Union[str, list[int]], Field(min_length=2, max_length=3)], '"ab" [1,2]', '"a" [1] "abcd" [1,2,3,4]'),
         (Annotated[Union[str, int], Field(pattern="^a+$")], '"aa"', '"ab" 1'),
+        (Annotated[str, Field(pattern=re.compile("^(?!ab)(?=.*c)[a-c]{3}$"))], '"acb" "bac"', '"abc" "aab"'),
         (Annotated[str, AfterValidator(lambda text: text), Field(max_length=2), Field(pattern="^a")], '"ab"', '"b" "abc"'),
         (Annotated[pydantic.SecretStr, Field(min_length=2)], '"ab"', '"a"'),
         (Annotated[pydantic.SecretBytes, Field(max_length=2)], '"ab"', '"abc" "éé"'),
