@@ -3,6 +3,9 @@
 uvicorn waits without limit for the rest of a request's headers and for a client to read, keeps all headers, and queues
 pipelined requests. A client that pipelines is disconnected: its first request could otherwise not be cancelled when it
 disconnects.
+
+uvicorn also drops the body of a request that asks for another protocol, as Java's client does in each of its first requests
+(``upgrade: h2c``). Here the connection stays with HTTP/1.1, and the request is served.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -38,6 +42,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._in_headers = True
         self._pipelined = False
+        self._upgrade = False  # whether the request that is parsed asks for another protocol
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -71,7 +76,14 @@ class HttpProtocol(HttpToolsProtocol):
             self._header_bytes += len(data)
         if self.parser is None or self.transport.is_closing():
             return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as upgrade:
+            if self._upgrade:
+                self._parse_again(data[upgrade.args[0] :])
+        except HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if self._in_headers and self._header_bytes > MAX_HEADERS:
             self.transport.abort()
 
@@ -97,7 +109,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     @override
     def on_headers_complete(self) -> None:
-        if not self._pipelined:
+        if self._pipelined:
+            return
+        # A CONNECT has no path, and uvicorn refuses it.
+        self._upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if not self._upgrade:
             self._in_headers = False
             self._stop_waiting()
             super().on_headers_complete()
@@ -109,8 +125,16 @@ class HttpProtocol(HttpToolsProtocol):
 
     @override
     def on_message_complete(self) -> None:
-        if not self._pipelined:
+        if not self._pipelined and not self._upgrade:
             super().on_message_complete()
+
+    def _parse_again(self, body: bytes) -> None:
+        """Parse the request without its wish for another protocol, with which the parser takes no body."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        self.parser = HttpRequestParser(self)
+        self.data_received(b"\r\n".join([*lines, b"", body]))
 
     def _stall(self) -> None:
         self.scope["state"][STALLED] = True

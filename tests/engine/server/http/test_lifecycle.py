@@ -156,6 +156,26 @@ async def test_a_client_that_pipelines_is_disconnected(stepped: tuple[Server, St
         await server.wait_idle()
 
 
+async def test_a_request_that_asks_for_another_protocol_is_served(serve: Any) -> None:
+    server = await serve()
+    asked = request("/v1/completions", {"prompt": "abc", "max_tokens": 2})
+    reader, writer = await connect(server)
+    upgrade = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+    sent = asked.replace(b"content-type", upgrade + b"content-type", 1)
+    for split in (10, len(sent) - 5, len(sent)):  # in the head, in the body, and behind it
+        for part in (sent[:split], sent[split:]):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+            answer = json.loads(await reader.readexactly(length))
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert answer["usage"]["completion_tokens"] == 2
+    writer.close()
+
+
 async def test_a_reader_that_stops_loses_its_requests(serve: Any, engine: FakeEngine) -> None:
     server = await serve(stall_timeout=0.5)
     client = socket.socket()
