@@ -120,6 +120,7 @@ class InFlightRequest:
         submitted = await submit(self._engine, self._state.tokenizers, self._request_id, request, self._mailbox.sink)
         # Without a pause since the engine's own submit(), so that no update is taken before.
         self._mailbox.read_with(self._request_id, submitted.reader)
+        self._state.mailboxes[self._request_id] = self._mailbox
 
     def note(self, update: Update) -> bool:
         """Record an update of the request. True if it is the last one."""
@@ -146,6 +147,7 @@ class InFlightRequest:
         if self._closed:
             return
         self._closed = True
+        self._state.mailboxes.pop(self._request_id, None)
         if self._engine is not None:
             if self._outputs_left or error is not None:  # a fault of the reading ends nothing in the engine
                 self._engine.cancel(self._request_id)

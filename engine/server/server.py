@@ -116,6 +116,7 @@ class Server:
                 await self.wait_idle()
         except TimeoutError:
             finished = False
+            self._state.cut_off()
         await self._stop(_FLUSH_S)
         await self._close()
         return finished

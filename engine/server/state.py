@@ -8,15 +8,19 @@ from itertools import count
 from typing import Literal
 
 from draftline.engine.errors import EngineStoppedError
+from draftline.engine.outputs import Failed
 from draftline.engine.protocol import EngineClient
 from draftline.engine.server.access import Access, Caller
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.telemetry.reports import Observer
 from draftline.engine.server.tokenizer_pool import TokenizerPool
-from draftline.engine.streaming.mailbox import Hub
+from draftline.engine.streaming.mailbox import Hub, Mailbox
 
 ServerStatus = Literal["loading", "ready", "draining", "stopped"]
 """For health probes: the model is loading, requests are admitted, the server shuts down, or the engine has ended by itself."""
+
+CUT_OFF = "the server shut down before it had finished the request"
+"""The error of a request that takes longer than a drain."""
 
 
 class ServerState:
@@ -30,6 +34,7 @@ class ServerState:
         hub: delivers the engine's updates to the mailboxes of the event loop.
         observers: receive a report of every request that has ended.
         sessions: how many Session streams are open.
+        mailboxes: those of the requests that the engine has, by request id.
     """
 
     def __init__(self, config: ServerConfig, access: Access, hub: Hub, observers: Sequence[Observer]) -> None:
@@ -39,6 +44,7 @@ class ServerState:
         self.hub = hub
         self.observers = observers
         self.sessions = 0
+        self.mailboxes: dict[str, Mailbox] = {}
         self._ids = count()
         self._engine: EngineClient | None = None
         self._tokenizers: TokenizerPool | None = None
@@ -91,6 +97,12 @@ class ServerState:
     def drain(self) -> None:
         """Admit no more requests. Requests in flight continue."""
         self._draining = True
+
+    def cut_off(self) -> None:
+        """End the requests in flight with an error, which their clients receive if they read."""
+        error = EngineStoppedError(CUT_OFF)
+        for request_id, mailbox in self.mailboxes.items():
+            mailbox.put([(request_id, Failed(error))])
 
     def admit(self, caller: Caller) -> EngineClient:
         """Admit one request of ``caller``, which `release` must end.

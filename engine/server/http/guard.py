@@ -7,6 +7,7 @@ localhost or by an allowed name, and a request from another origin is refused un
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 from collections.abc import Iterable
@@ -18,13 +19,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from draftline.engine.errors import DraftlineError
+from draftline.engine.errors import DraftlineError, EngineStoppedError
 from draftline.engine.server.access import Access
 from draftline.engine.server.codes import code_name
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.http.call import CALLER, REQUEST_ID, peer_of, request_name
 from draftline.engine.server.http.errors import DisconnectedError, HttpError, error_body, headers_of, status_of
 from draftline.engine.server.http.protocol import ABORT
+from draftline.engine.server.state import CUT_OFF
 
 logger = logging.getLogger("draftline.access")
 
@@ -69,6 +71,10 @@ class Guard:
             await self._app(scope, receive, sending)
         except DisconnectedError:
             pass
+        except asyncio.CancelledError:  # the server stops; uvicorn's own answer would be 500
+            if not started:
+                await error_response(EngineStoppedError(CUT_OFF), scope)(scope, receive, sending)
+            raise
         except Exception as error:  # noqa: BLE001  every error has an answer
             if started:
                 error_body(error)  # logs a fault

@@ -178,6 +178,9 @@ async def test_draining_gives_up_after_its_timeout_and_cancels_the_rest(engine: 
         await client.submit("a", text_request("a"))
         await asyncio.to_thread(engine.wait_running, 1)
         assert not await server.drain()
+        error = await client.error("a")
+        assert error.code == grpc.StatusCode.UNAVAILABLE.value[0]
+        assert error.message == "the server shut down before it had finished the request"
         assert await client.call.code() is grpc.StatusCode.UNAVAILABLE
     while not engine.cancelled:
         await asyncio.sleep(0.001)

@@ -239,14 +239,29 @@ async def test_a_comment_keeps_a_silent_stream_alive(
     writer.close()
 
 
-async def test_a_drain_that_takes_too_long_cuts_streams_off(serve: Any, engine: FakeEngine) -> None:
+async def test_a_drain_that_takes_too_long_tells_clients(serve: Any, engine: FakeEngine) -> None:
     server = await serve(drain_timeout=0.1)
     engine.hold()
-    reader, writer = await connect(server)
-    writer.write(request("/v1/completions", {"prompt": "abc", "stream": True}))
-    await asyncio.to_thread(engine.wait_running, 1)
+    connections = []
+    for streams in (True, False):
+        reader, writer = await connect(server)
+        writer.write(request("/v1/completions", {"prompt": "abc", "stream": streams}))
+        connections.append((reader, writer))
+    unread_reader, unread_writer = await connect(server)
+    unread_writer.write(request("/v1/completions", {"prompt": "abc"})[:-3])  # its body never arrives
+    connections.append((unread_reader, unread_writer))
+    await asyncio.to_thread(engine.wait_running, 2)
+    engine.step()
+    await connections[0][0].readuntil(b"data: ")  # the stream has begun
     assert not await server.drain()
-    assert engine.cancelled
-    await reader.read()
-    writer.close()
+    assert len(engine.cancelled) == 2
+    async with asyncio.timeout(PATIENCE_S):
+        stream, whole, unread = [await reader.read() for reader, _ in connections]
+    for answer in (stream, whole, unread):
+        assert b"the server shut down before it had finished the request" in answer
+    assert stream.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert whole.startswith(b"HTTP/1.1 503 ")
+    assert unread.startswith(b"HTTP/1.1 503 ")
+    for _, writer in connections:
+        writer.close()
     engine.release()
