@@ -41,6 +41,7 @@ from draftline.engine.errors import (
 from draftline.engine.options import suggestion
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
+from draftline.engine.server.file_version import FileVersion, file_version
 from draftline.engine.server.yaml_text import RepeatedKeyError, read_yaml
 from draftline.engine.validation import violations
 
@@ -234,7 +235,7 @@ class TokenAccess(Access):
             TokenFileError: the file cannot be read, or is invalid; the message says where.
         """
         self._path = path
-        self._read_at = self._changed_at()
+        self._version = self._current_version()
         self._last_warning = ""
         self._callers: dict[str, Caller] = {}
         self._digests: list[tuple[bytes, Caller]] = []
@@ -257,10 +258,10 @@ class TokenAccess(Access):
 
     def _reload_if_changed(self) -> None:
         try:
-            changed = self._changed_at()
-            if changed == self._read_at:
+            version = self._current_version()
+            if version == self._version:
                 return
-            self._read_at = changed
+            self._version = version
             self._set_tokens(self._read())
         except TokenFileError as error:
             if str(error) != self._last_warning:  # once, not at every call
@@ -281,9 +282,9 @@ class TokenAccess(Access):
         self._callers = callers
         self._digests = [(entry.digest, callers[entry.name]) for entry in entries]
 
-    def _changed_at(self) -> int:
+    def _current_version(self) -> FileVersion:
         try:
-            return self._path.stat().st_mtime_ns
+            return file_version(self._path)
         except OSError as error:
             raise TokenFileError(f"{self._path}: {error.strerror}") from error
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftline.engine.errors import CertificateError
+from draftline.engine.server.file_version import FileVersion, file_version
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,8 @@ class Certificate:
         self._key = key
         self._authorities = client_authorities
         self._lock = threading.Lock()
-        self._changed_at = self._modification_times()
-        self._refused_at: tuple[int, ...] | None = None  # of files that could not be used
+        self._versions = self._current_versions()
+        self._refused: tuple[FileVersion, ...] | None = None  # of files that could not be used
         self._pem = self._read()
 
     def current(self) -> Pem:
@@ -51,19 +52,19 @@ class Certificate:
         If changed files cannot be read, a warning is logged and the previous contents stay in use.
         """
         with self._lock:
-            changed_at: tuple[int, ...] = ()
+            versions: tuple[FileVersion, ...] = ()
             try:
-                changed_at = self._modification_times()
-                if changed_at == self._changed_at:
+                versions = self._current_versions()
+                if versions == self._versions:
                     return self._pem
-                if changed_at == self._refused_at:
+                if versions == self._refused:
                     return self._pem
                 self._pem = self._read()
             except CertificateError as error:
                 logger.warning("%s; the previous certificate stays in use", error)
-                self._refused_at = changed_at
+                self._refused = versions
                 return self._pem
-            self._changed_at = changed_at
+            self._versions = versions
         logger.info("reloaded the certificate from %s", self._chain)
         return self._pem
 
@@ -85,10 +86,10 @@ class Certificate:
             raise CertificateError(f"cannot use {self._chain} and {self._key}: {error}") from error
         return context
 
-    def _modification_times(self) -> tuple[int, ...]:
+    def _current_versions(self) -> tuple[FileVersion, ...]:
         paths = (self._chain, self._key, *([self._authorities] if self._authorities else []))
         try:
-            return tuple(path.stat().st_mtime_ns for path in paths)
+            return tuple(map(file_version, paths))
         except OSError as error:
             raise CertificateError(f"cannot read {error.filename}: {error.strerror}") from error
 

@@ -25,6 +25,7 @@ from draftline.engine.errors import CertificateError, QueueFullError, TokenFileE
 from draftline.engine.server.access import Caller, TokenAccess
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
+from draftline.engine.server.tls import Certificate
 from draftline.v1 import admin_pb2
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.admin_pb2_grpc import AdminServiceStub
@@ -294,6 +295,25 @@ def test_a_token_file_that_vanishes_or_breaks_keeps_the_previous_tokens(
     with pytest.raises(UnauthenticatedError):
         access.caller(())
     assert len(caplog.records) == 2
+
+
+def test_files_that_keep_their_modification_time_are_read_again(tmp_path: Path) -> None:
+    """As with tools that set one time for all files, and after a chmod of a file that could not be read."""
+    authority = trustme.CA()
+    paths = {name: Path(path) for name, path in issue(authority, tmp_path).items()}
+    tokens = Path(write(tmp_path / "tokens.yaml", TOKENS))
+    files = [*paths.values(), tokens]
+    for file in files:
+        os.utime(file, ns=(1, 1))
+    access = TokenAccess(tokens)
+    certificate = Certificate(paths["tls_cert"], paths["tls_key"], None)
+    before = certificate.current()
+    issue(authority, tmp_path)
+    tokens.write_text(TOKENS.replace("name: client", "name: renamed"))
+    for file in files:
+        os.utime(file, ns=(1, 1))
+    assert access.caller(bearer(CLIENT)).name == "renamed"
+    assert certificate.current().chain != before.chain
 
 
 def test_a_token_bounds_requests_per_minute() -> None:
