@@ -110,4 +110,10 @@ class Certificate:
             raise CertificateError(f"{self._chain} and {self._key} are no pair: {reason.lower()}") from error
         except OSError as error:
             raise CertificateError(f"cannot read the certificate's files: {error.strerror}") from error
+        if authorities is not None:
+            try:
+                # gRPC's own error would be that it cannot listen.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self._authorities)
+            except OSError as error:  # an SSLError is one
+                raise CertificateError(f"{self._authorities}: has no certificate authorities in PEM") from error
         return Pem(chain, key, authorities)

@@ -155,6 +155,20 @@ def test_certificates_that_cannot_be_read_are_one_clear_error(tmp_path: Path) ->
         Server(ServerConfig(port=0, tls_cert=str(tmp_path / "missing.pem"), tls_key=str(tmp_path / "key.pem")))
 
 
+def test_authorities_without_a_certificate_are_one_clear_error(tmp_path: Path) -> None:
+    pem = trustme.CA().cert_pem.bytes()
+    options = issue(trustme.CA(), tmp_path)
+    chain, key, authorities = Path(options["tls_cert"]), Path(options["tls_key"]), tmp_path / "clients.pem"
+    write(authorities, "# Autorité\n".encode() + pem)
+    certificate = Certificate(chain, key, authorities)
+    current = certificate.current()
+    for content in (b"", b"no PEM", key.read_bytes(), pem[:99]):
+        write(authorities, content)
+        assert certificate.current() is current
+        with pytest.raises(CertificateError, match=r"clients\.pem: has no certificate authorities in PEM"):
+            Certificate(chain, key, authorities)
+
+
 TOKENS = f"""
 tokens:
   - {{name: client, token: "{CLIENT}", max_requests: 2}}
