@@ -142,7 +142,7 @@ class GatewayService(VllmEngineServicer):  # type: ignore[misc]  # generated wit
         ):
             engine = in_flight.admit()
             wanted = generate_request(as_request(request), engine.info, call.time_left())
-            prompt = await self._token_ids(wanted.prompt, call.caller.identity(context.peer()))
+            prompt = await self._token_ids(wanted.prompt, call.caller.identity(call.origin.peer))
             response: _Response = (StreamedResponse if request.stream else WholeResponse)(prompt, wanted.sampling.n)
             await in_flight.submit(replace(wanted, prompt=prompt))
             await context.send_initial_metadata(())  # the gateway counts the request as running from then on

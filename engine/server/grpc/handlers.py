@@ -6,6 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import unquote
 
 import grpc.aio
 from google.rpc.status_pb2 import Status
@@ -70,6 +71,11 @@ async def abort(context: Context, status: Status) -> NoReturn:
     await context.abort_with_status(rpc_status.to_status(status))
 
 
+def peer_of(context: Context) -> str:
+    """The client's address, such as ``ipv4:10.0.0.1:4711`` or ``ipv6:[::1]:4711``."""
+    return unquote(context.peer())  # gRPC escapes the brackets
+
+
 @dataclass(frozen=True, slots=True)
 class GrpcCall:
     """A gRPC call, as `InFlightRequest` needs it.
@@ -96,7 +102,7 @@ class GrpcCall:
         caller = state.access.caller(context.invocation_metadata())
         metadata = dict(context.invocation_metadata() or ())
         trace = {name: str(metadata[name]) for name in _TRACE_HEADERS if name in metadata}
-        origin = Origin(method, context.peer(), caller.name, trace)
+        origin = Origin(method, peer_of(context), caller.name, trace)
         return GrpcCall(context, caller, origin, str(metadata.get("x-request-id", ""))[:MAX_REQUEST_ID])
 
     def with_trace(self, traceparent: str) -> GrpcCall:

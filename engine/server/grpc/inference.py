@@ -12,7 +12,7 @@ from draftline.engine.protocol import Chat
 from draftline.engine.request.constraints import compile_ahead
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented
-from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, with_error_status, with_report
+from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, peer_of, with_error_status, with_report
 from draftline.engine.server.grpc.limits import check_constraint, check_detokenize, check_tokenize
 from draftline.engine.server.grpc.session import Session
 from draftline.engine.server.grpc.stream_writer import StreamWriter
@@ -133,4 +133,4 @@ class InferenceService(InferenceServiceServicer):
 
     def _caller(self, context: Context) -> str:
         """Who calls: callers take turns at long work."""
-        return self.state.access.caller(context.invocation_metadata()).identity(context.peer())
+        return self.state.access.caller(context.invocation_metadata()).identity(peer_of(context))

@@ -17,7 +17,7 @@ from typing_extensions import override
 from draftline.engine.errors import DraftlineError
 from draftline.engine.server.access import Access
 from draftline.engine.server.grpc.errors import code_name, to_status
-from draftline.engine.server.grpc.handlers import Context, abort
+from draftline.engine.server.grpc.handlers import Context, abort, peer_of
 
 if TYPE_CHECKING:  # at run time this class takes no parameters
     _Handler = grpc.RpcMethodHandler[Any, Any]
@@ -65,7 +65,7 @@ def _refusal(method: str, error: DraftlineError) -> _Handler:
     """A handler for any kind of call that logs and ends it with ``error``, and reads nothing."""
 
     async def refuse(requests: object, context: Context) -> None:
-        fields = {"call": method, "peer": context.peer(), "code": code_name(error), "reason": str(error)}
+        fields = {"call": method, "peer": peer_of(context), "code": code_name(error), "reason": str(error)}
         logger.warning("refused", extra={"fields": fields})
         await abort(context, to_status(error))
 

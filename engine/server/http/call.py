@@ -67,4 +67,5 @@ def peer_of(scope: Scope) -> str:
     if not scope.get("client"):
         return ""
     host, port = scope["client"]
+    host = host.removeprefix("::ffff:")  # of an IPv4 client of an IPv6 address; gRPC removes it too
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable
 
 import grpc
 import grpc.aio
+import httpx2
 import pytest
 from fake_engine import FakeEngine
 from grpc_client import AsyncStub, SessionClient, status_of, text_request, texts
@@ -206,13 +207,35 @@ async def test_a_foreign_host_is_one_clear_error() -> None:
         await Server(ServerConfig(host="192.0.2.1", port=0, insecure=True)).start()
 
 
-@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
-async def test_an_ipv6_address_is_written_in_brackets(engine: FakeEngine) -> None:
+@pytest.fixture
+def ipv6() -> None:
+    """Skip the test if this machine has no IPv6."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
+
+
+@pytest.mark.usefixtures("ipv6")
+async def test_a_client_is_one_caller_over_grpc_and_http(engine: FakeEngine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "draftline.requests")
+    server = Server(ServerConfig(host="::", port=0, http_port=0, insecure=True))
+    await server.start()
+    await server.serve(engine)
+    for host in ("[::1]", "127.0.0.1"):
+        async with grpc.aio.insecure_channel(f"{host}:{server.address.rpartition(':')[2]}") as channel:
+            async for _ in InferenceServiceStub(channel).Generate(text_request("a")):
+                pass
+        async with httpx2.AsyncClient(base_url=f"http://{host}:{str(server.http_address).rpartition(':')[2]}") as http:
+            assert (await http.post("/v1/completions", json={"prompt": "a"})).status_code == 200
+    await server.abort()
+    peers = [record.fields["peer"].rpartition(":")[0] for record in caplog.records]  # type: ignore[attr-defined]
+    assert peers == ["ipv6:[::1]", "ipv6:[::1]", "ipv4:127.0.0.1", "ipv4:127.0.0.1"]
+
+
+@pytest.mark.usefixtures("ipv6")
+async def test_an_ipv6_address_is_written_in_brackets(engine: FakeEngine) -> None:
     server = Server(ServerConfig(host="::1", port=0))
     await server.start()
     assert server.address.startswith("[::1]:")
