@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
+from typing_extensions import override
 
 from draftline.engine.errors import CannotListenError
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 PATH = "/metrics"
+
+REQUEST_TIMEOUT_S = 10.0
+"""Seconds for which a connection may be silent. Each one has a thread."""
 
 
 class MetricsEndpoint:
@@ -36,6 +41,7 @@ class MetricsEndpoint:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
             raise CannotListenError(f"cannot listen on {host}:{port} for metrics: {error.strerror}") from error
+        self._server.RequestHandlerClass = _Handler
         self._server.set_app(_nothing_else(make_wsgi_app(registry)))
         self.port = self._server.server_port
 
@@ -44,6 +50,24 @@ class MetricsEndpoint:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Handler(WSGIRequestHandler):
+    """One connection. Probes that connect and leave are no errors: the base class would print their tracebacks."""
+
+    @override
+    def setup(self) -> None:
+        self.request.settimeout(REQUEST_TIMEOUT_S)
+        super().setup()
+
+    @override
+    def handle(self) -> None:
+        with suppress(OSError):
+            super().handle()
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
 
 
 def _nothing_else(metrics: WSGIApplication) -> WSGIApplication:
