@@ -121,6 +121,7 @@ class InFlightRequest:
         # Without a pause since the engine's own submit(), so that no update is taken before.
         self._mailbox.read_with(self._request_id, submitted.reader)
         self._state.mailboxes[self._request_id] = self._mailbox
+        self._report.submitted = True
 
     def note(self, update: Update) -> bool:
         """Record an update of the request. True if it is the last one."""

@@ -210,9 +210,10 @@ class Metrics(Collector):
         """Count a request that has ended."""
         caller = report.origin.caller
         self._requests.labels(report.origin.call, report.code, caller).inc()
+        if report.submitted and not report.refused:
+            self._total.observe(report.seconds)  # also of those that were cancelled or exceeded their timeout
         if not report.outputs:
             return
-        self._total.observe(report.seconds)
         self._tokens.labels("prompt", caller).inc(report.outputs[0].usage.prompt_tokens)
         self._tokens.labels("cached", caller).inc(report.outputs[0].usage.cached_tokens)
         self._prompt_length.observe(report.outputs[0].usage.prompt_tokens)

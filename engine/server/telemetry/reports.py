@@ -44,6 +44,7 @@ class RequestReport:
         code: the name of its ``google.rpc.Code``.
         outputs: the ends of those outputs that have ended.
         reason: why the request was refused or failed, as the client is told; empty if it was not.
+        submitted: whether the engine got the request. It may still have refused it.
     """
 
     origin: Origin
@@ -54,14 +55,33 @@ class RequestReport:
     code: str
     outputs: tuple[Finished, ...]
     reason: str = ""
+    submitted: bool = False
 
+    @property
+    def refused(self) -> bool:
+        """Whether the request was refused, which its client can change."""
+        return self.code in _REFUSED
+
+
+_REFUSED = {
+    "INVALID_ARGUMENT",
+    "UNAUTHENTICATED",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "ALREADY_EXISTS",
+    "NOT_FOUND",
+}
 
 Observer = Callable[[RequestReport], None]
 """Receives a report, on the event loop. It must not block."""
 
 
 class ReportBuilder:
-    """Builds the report of one request while the request is in flight."""
+    """Builds the report of one request while the request is in flight.
+
+    Attributes:
+        submitted: whether the engine has got the request.
+    """
 
     def __init__(self, observers: Sequence[Observer], origin: Origin, request_id: str, client_id: str) -> None:
         """Begin the report of a request that arrives now."""
@@ -72,6 +92,7 @@ class ReportBuilder:
         self._started_ns = time.time_ns()
         self._started = time.monotonic()
         self._outputs: list[Finished] = []
+        self.submitted = False
 
     def note(self, update: Update) -> None:
         """Record an update of the request."""
@@ -96,6 +117,7 @@ class ReportBuilder:
             CANCELLED if code == OK and cancelled else code,
             tuple(self._outputs),
             reason,
+            self.submitted,
         )
         for observe in self._observers:
             observe(report)

@@ -12,9 +12,6 @@ from draftline.engine.stats import Utilization
 
 logger = logging.getLogger("draftline.requests")
 
-_REFUSED = {"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "ALREADY_EXISTS"}
-
-
 _MAX_REASON = 300
 """Characters of a reason. It names fields, and may quote their values."""
 
@@ -22,7 +19,7 @@ _MAX_REASON = 300
 def log_request(report: RequestReport) -> None:
     """Log one request. The cause of a server fault is logged where it occurs."""
     if logger.isEnabledFor(logging.INFO):
-        logger.info("refused" if report.code in _REFUSED else "ended", extra={"fields": _fields(report)})
+        logger.info("refused" if report.refused else "ended", extra={"fields": _fields(report)})
 
 
 def _steps(use: Utilization) -> dict[str, object]:

@@ -135,6 +135,8 @@ async def test_prometheus_metrics_count_requests(serve: Callable[..., Any], engi
             ("Session", "CANCELLED"): 1,
             ("Generate", "OK"): 1,
         }
+        # Of all but the refused one, also of those that did not finish.
+        assert found["draftline_request_seconds_count", ()] == 5
         assert found["draftline_time_to_first_token_seconds_count", ()] >= 4
         assert found["draftline_outputs_total", (("finish", "length"),)] == 4
         assert found["draftline_tokens_total", (("caller", ""), ("kind", "completion"))] >= 2 * 6 + 2 * 4
