@@ -16,6 +16,11 @@ class Listener(Protocol):
         """``host:port``. The port is the configured one until `start`, and the real one afterwards."""
         ...
 
+    @property
+    def connections(self) -> int:
+        """How many connections of clients are open."""
+        ...
+
     async def start(self) -> None:
         """Listen, and report that the server does not serve yet.
 

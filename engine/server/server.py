@@ -19,6 +19,7 @@ from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.grpc.listener import GrpcListener
 from draftline.engine.server.listener import Listener
 from draftline.engine.server.state import ServerState
+from draftline.engine.server.telemetry.connections import ConnectionMetrics
 from draftline.engine.server.telemetry.metrics import Metrics, ModelLabel
 from draftline.engine.server.telemetry.metrics_endpoint import MetricsEndpoint
 from draftline.engine.server.telemetry.reports import Observer
@@ -58,6 +59,7 @@ class Server:
         self._grpc: Listener = GrpcListener(self._state, self._metrics.registry, self._metrics.refusals, certificate)
         self._http = self._http_listener(certificate)
         self.listeners: list[Listener] = [self._grpc] if self._http is None else [self._grpc, self._http]
+        self._metrics.registry.register(ConnectionMetrics(self._state, self.listeners))
         self._watching: asyncio.Task[None] | None = None
 
     @property

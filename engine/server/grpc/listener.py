@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import grpc.aio
@@ -12,8 +11,6 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import SERVICE_NAME
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from draftline.engine.errors import CannotListenError, MissingExtraError
@@ -60,7 +57,6 @@ class GrpcListener(Listener):
         self._config = state.config
         self._certificate = certificate
         self._address = format_address(state.config.host, state.config.port)
-        registry.register(_Connections(state))
         interceptors = [AuthenticationInterceptor(state.access, refusals), DecodeErrorInterceptor(_PACKAGES)]
         self._server = grpc.aio.server(options=_options(state.config), interceptors=interceptors)
         self._health = HealthService(state)
@@ -77,6 +73,17 @@ class GrpcListener(Listener):
     @override
     def address(self) -> str:
         return self._address
+
+    @property
+    @override
+    def connections(self) -> int:
+        request = channelz_pb2.GetServersRequest()
+        unused: Any = None  # the servicer's context
+        sockets = 0
+        for server in channelz.ChannelzServicer.GetServers(request, unused).server:
+            of_server = channelz_pb2.GetServerSocketsRequest(server_id=server.ref.server_id)
+            sockets += len(channelz.ChannelzServicer.GetServerSockets(of_server, unused).socket_ref)
+        return sockets
 
     @override
     async def start(self) -> None:
@@ -108,26 +115,6 @@ class GrpcListener(Listener):
     @override
     async def stop(self, grace_s: float | None) -> None:
         await self._server.stop(grace_s)
-
-
-class _Connections(Collector):
-    """The open connections and Session streams."""
-
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
-
-    @override
-    def collect(self) -> Iterable[Metric]:
-        sessions = self._state.sessions
-        yield GaugeMetricFamily("draftline_open_sessions", "Session streams that are open.", sessions)
-        request = channelz_pb2.GetServersRequest()
-        unused: Any = None  # the servicer's context
-        servers = channelz.ChannelzServicer.GetServers(request, unused).server
-        sockets = 0
-        for server in servers:
-            of_server = channelz_pb2.GetServerSocketsRequest(server_id=server.ref.server_id)
-            sockets += len(channelz.ChannelzServicer.GetServerSockets(of_server, unused).socket_ref)
-        yield GaugeMetricFamily("draftline_open_connections", "Connections of clients.", sockets)
 
 
 def _add_gateway(state: ServerState, server: grpc.aio.Server) -> str:

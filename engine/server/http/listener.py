@@ -52,8 +52,8 @@ class HttpListener(Listener):
         return format_address(self._host, self._port)
 
     @property
+    @override
     def connections(self) -> int:
-        """How many connections are open."""
         return len(self._server.server_state.connections)
 
     @override

@@ -196,6 +196,17 @@ async def test_a_reader_that_stops_loses_its_requests(serve: Any, engine: FakeEn
     assert 'call="/v1/completions",caller="",code="ABORTED"' in metrics
 
 
+async def test_connections_are_counted(serve: Any) -> None:
+    server = await serve()
+    idle = [await connect(server) for _ in range(3)]
+    async with http_client(server) as http:
+        metrics = (await http.get("/metrics")).text
+    [count] = [line.split()[-1] for line in metrics.splitlines() if line.startswith("draftline_open_connections")]
+    assert float(count) >= 4
+    for _, writer in idle:
+        writer.close()
+
+
 async def test_slow_and_endless_headers_are_cut_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEADERS_TIMEOUT_S", 0.2)
     server = await serve()
