@@ -78,6 +78,7 @@ class EventStream(EventSourceResponse):
         self._generation = generation
         self._answer = answer
         super().__init__(iter(()), ping=KEEP_ALIVE_S, sep="\n")
+        del self.headers["connection"]  # uvicorn says whether the connection stays open
         self._stall_timeout = stall_timeout
 
     @override

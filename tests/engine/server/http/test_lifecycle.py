@@ -196,6 +196,17 @@ async def test_a_reader_that_stops_loses_its_requests(serve: Any, engine: FakeEn
     assert 'call="/v1/completions",caller="",code="ABORTED"' in metrics
 
 
+async def test_a_stream_says_once_that_its_connection_closes(serve: Any) -> None:
+    server = await serve()
+    reader, writer = await connect(server)
+    asked = request("/v1/completions", {"prompt": "abc", "max_tokens": 2, "stream": True})
+    writer.write(asked.replace(b"content-type", b"connection: close\r\ncontent-type", 1))
+    async with asyncio.timeout(PATIENCE_S):
+        head, _, _ = (await reader.read()).partition(b"\r\n\r\n")
+    assert [line for line in head.split(b"\r\n") if line.startswith(b"connection:")] == [b"connection: close"]
+    writer.close()
+
+
 async def test_connections_are_counted(serve: Any) -> None:
     server = await serve()
     idle = [await connect(server) for _ in range(3)]
