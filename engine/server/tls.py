@@ -44,6 +44,7 @@ class Certificate:
         self._lock = threading.Lock()
         self._versions = self._current_versions()
         self._refused: tuple[FileVersion, ...] | None = None  # of files that could not be used
+        self._last_warning = ""
         self._pem = self._read()
 
     def current(self) -> Pem:
@@ -56,15 +57,19 @@ class Certificate:
             try:
                 versions = self._current_versions()
                 if versions == self._versions:
+                    self._last_warning = ""
                     return self._pem
                 if versions == self._refused:
                     return self._pem
                 self._pem = self._read()
             except CertificateError as error:
-                logger.warning("%s; the previous certificate stays in use", error)
+                if str(error) != self._last_warning:  # once, not at every handshake
+                    self._last_warning = str(error)
+                    logger.warning("%s; the previous certificate stays in use", error)
                 self._refused = versions
                 return self._pem
             self._versions = versions
+            self._last_warning = ""
         logger.info("reloaded the certificate from %s", self._chain)
         return self._pem
 

@@ -155,6 +155,22 @@ def test_certificates_that_cannot_be_read_are_one_clear_error(tmp_path: Path) ->
         Server(ServerConfig(port=0, tls_cert=str(tmp_path / "missing.pem"), tls_key=str(tmp_path / "key.pem")))
 
 
+def test_a_certificate_that_vanishes_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    authority = trustme.CA()
+    options = issue(authority, tmp_path)
+    chain, key = Path(options["tls_cert"]), Path(options["tls_key"])
+    certificate = Certificate(chain, key, None)
+    current = certificate.current()
+    content = chain.read_bytes()
+    for count in (1, 2):
+        chain.unlink()
+        for _ in range(3):
+            assert certificate.current() is current
+        assert caplog.text.count("cert.pem: No such file or directory; the previous certificate") == count
+        write(chain, content)
+        current = certificate.current()
+
+
 def test_authorities_without_a_certificate_are_one_clear_error(tmp_path: Path) -> None:
     pem = trustme.CA().cert_pem.bytes()
     options = issue(trustme.CA(), tmp_path)
