@@ -14,8 +14,11 @@ import asyncio
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from pydantic_core import to_json
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from draftline.engine.server.http.errors import HttpError, error_body
 
 HEADERS_TIMEOUT_S = 20.0
 """Seconds from a connection, or a request's first byte, until its headers are complete."""
@@ -83,7 +86,7 @@ class HttpProtocol(HttpToolsProtocol):
             if self._upgrade:
                 self._parse_again(data[upgrade.args[0] :])
         except HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            self.send_400_response("the request is not valid HTTP/1.1")
         if self._in_headers and self._header_bytes > MAX_HEADERS:
             self.transport.abort()
 
@@ -127,6 +130,17 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self._pipelined and not self._upgrade:
             super().on_message_complete()
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        """Answer in the form of all errors, and close the connection."""
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.abort()  # the client would take the answer for a part of the one that it reads
+            return
+        body = to_json(error_body(HttpError(400, msg)))
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head.encode() + body)
+        self.transport.close()
 
     def _parse_again(self, body: bytes) -> None:
         """Parse the request without its wish for another protocol, with which the parser takes no body."""

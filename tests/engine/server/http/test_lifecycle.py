@@ -196,6 +196,32 @@ async def test_a_reader_that_stops_loses_its_requests(serve: Any, engine: FakeEn
     assert 'call="/v1/completions",caller="",code="ABORTED"' in metrics
 
 
+async def test_what_is_no_http_gets_an_error_like_others(serve: Any, engine: FakeEngine) -> None:
+    server = await serve()
+    for sent in (b"\x16\x03\x01\r\n\r\n", b"GET /live HTTP/1.1\r\nhost: a\r\ncontent-length: x\r\n\r\n"):
+        reader, writer = await connect(server)
+        writer.write(sent)
+        async with asyncio.timeout(PATIENCE_S):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(body)["error"]["message"] == "the request is not valid HTTP/1.1"
+        writer.close()
+    engine.hold()
+    reader, writer = await connect(server)
+    writer.write(request("/v1/completions", {"prompt": "abc", "stream": True}))
+    await asyncio.to_thread(engine.wait_running, 1)
+    engine.step()
+    await reader.readuntil(b"data: ")
+    writer.write(b"\x16\x03\x01\r\n\r\n")
+    rest = b""
+    with contextlib.suppress(ConnectionResetError):
+        async with asyncio.timeout(PATIENCE_S):
+            rest = await reader.read()
+    assert b"HTTP/1.1 400" not in rest  # not in the middle of the stream
+    writer.close()
+    engine.release()
+
+
 async def test_a_stream_says_once_that_its_connection_closes(serve: Any) -> None:
     server = await serve()
     reader, writer = await connect(server)
