@@ -133,7 +133,9 @@ _HOSTS = {
 _BUSY = {"greedy": always(0.65, 0.68, 0.7), "sampled": always(0.46, 0.43, 0.45), "0.3": always(0.3)}
 
 
-@pytest.mark.parametrize("host", _HOSTS)
+@pytest.mark.parametrize(
+    "host", [name if name == "slower" else pytest.param(name, marks=pytest.mark.slow) for name in _HOSTS]
+)
 @pytest.mark.parametrize(
     "profile", [pytest.param(name, marks=pytest.mark.slow) if name != "greedy" else name for name in _BUSY]
 )
