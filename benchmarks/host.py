@@ -7,8 +7,8 @@ While the device computes one step, the host processes the previous one and laun
 than the device's step, the host costs nothing. This benchmark shows from which step size on that holds. The engine is
 the real one, one step ahead as on a GPU, but without the device: the executor writes the inputs of a graph as the real
 one does, and returns tokens that were sampled beforehand. The time of a step is the mean over a window of steps, so
-work that comes up once a block of tokens has its share. So has a rare probe without drafts. *Not* measured: the time of a GPU's driver for graphs and
-copies, and the server's work.
+work that comes up once a block of tokens has its share. So has a rare probe without drafts. *Not* measured: the time of
+a GPU's driver for graphs and copies, and the server's work.
 
 The variants `read-text` and `read-call` measure another thread's work: the receiver's, which reads the deltas of chats
 with tools, before a call and inside one.

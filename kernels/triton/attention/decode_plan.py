@@ -138,13 +138,13 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
         context_lens: each row's context length, or an upper bound of it.
     """
     longest, rows = max(query_lens, default=0), len(query_lens)
-    lanes = longest * shape.group
-    if not 1 <= longest <= MAX_QUERIES or (longest > 1 and lanes > max_lanes(shape)):
+    block_m = _height(shape, longest)
+    if block_m is None:
         return None
-    context, block_m = max(context_lens), max(16, next_power_of_2(lanes))
+    context = max(context_lens)
     sharing = _sharing(shape, rows, longest, context) if have_room(shape, rows * longest, context) else _UNSHARED
     splits = min(sharing.num_splits, shape.num_tiles(context), MAX_SPLITS)
-    large = longest > 1 and block_m * next_power_of_2(shape.head_dim) > _TWO_WARPS
+    large = _is_large(shape, longest, block_m)
     if splits == 1:
         num_warps = 4 if large and longest > _LONG_VERIFY else 2
         tile = _unshared(shape, Tile(block_m, shape.key_tile, num_warps, _AHEAD[-1]), rows, longest)
@@ -167,11 +167,11 @@ def plan_uneven(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     There is one kind of launch for all numbers of rows, since each would be a kernel to compile.
     """
     longest, rows = max(query_lens, default=0), len(query_lens)
-    lanes = longest * shape.group
-    if not 1 <= longest <= MAX_QUERIES or (longest > 1 and lanes > max_lanes(shape)):
+    block_m = _height(shape, longest)
+    if block_m is None:
         return None
-    context, block_m = max(context_lens), max(16, next_power_of_2(lanes))
-    large = longest > 1 and block_m * next_power_of_2(shape.head_dim) > _TWO_WARPS
+    context = max(context_lens)
+    large = _is_large(shape, longest, block_m)
     tile = Tile(block_m, shape.key_tile, 4 if large else 2, _AHEAD[1])
     if _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
         tile = replace(tile, num_stages=2)
@@ -179,6 +179,19 @@ def plan_uneven(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     shared = min(2 * rows * tiles, _MAX_STORED_OF_LONG * tiles // (longest * shape.state_bytes(context)))
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
     return DecodePlan(tile, queries, longest, 1, tiles, max_shared_tiles=shared)
+
+
+def _height(shape: AttentionShape, longest: int) -> int | None:
+    """The rows of a tile with so many query tokens; None if one launch cannot rotate, write and attend with them."""
+    lanes = longest * shape.group
+    if not 1 <= longest <= MAX_QUERIES or (longest > 1 and lanes > max_lanes(shape)):
+        return None
+    return max(16, next_power_of_2(lanes))
+
+
+def _is_large(shape: AttentionShape, longest: int, block_m: int) -> bool:
+    """Whether a verify's tile needs the registers of four warps."""
+    return longest > 1 and block_m * next_power_of_2(shape.head_dim) > _TWO_WARPS
 
 
 def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int], bound: int) -> bool:
@@ -204,7 +217,7 @@ def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int]
 
 
 def least_part(head_dim: int) -> int:
-    """The fewest tokens of a part of a long history: a program reads them in a time that all heads take alike."""
+    """The fewest tokens of a part of a long history. Wider heads had longer parts in the fastest division."""
     return 2 * head_dim
 
 
