@@ -23,6 +23,15 @@ Accept = Callable[[Tensor, SampleRows, Tensor, int, SlotTable], Tensor]
 Sample = Callable[[Tensor, SampleRows, SlotTable], Tensor]
 """`Ops.sample`, or a substitute for it."""
 
+AreUneven = Callable[[int, Sequence[int], int], bool]
+"""Whether decodes or verifies of up to so many query tokens, with histories of these lengths, are faster with
+`Ops.share_long_histories`, beside so many rows of prompts and padding."""
+
+
+def never_uneven(query_len: int, context_lens: Sequence[int], prompts: int) -> bool:
+    """The rule of devices that divide no histories."""
+    return False
+
 
 class Ops(Protocol):
     """The device-specific operations. H are query heads, G key/value heads, D the head size, T tokens."""
@@ -202,19 +211,15 @@ class Ops(Protocol):
         """
         ...
 
-    def are_uneven(
-        self, query_len: int, context_lens: Sequence[int], bound: int, heads: tuple[int, int], cache: LayerCache
-    ) -> bool:
-        """Whether decodes or verifies are faster with `share_long_histories`.
+    def uneven_rule(self, bound: int, heads: tuple[int, int], cache: LayerCache) -> AreUneven:
+        """The rule by which `share_long_histories` is worth it.
 
         Args:
-            query_len: the most query tokens of a row.
-            context_lens: the context length of each row, or an upper bound of it.
-            bound: that of all rows.
+            bound: the longest context.
             heads: H and G.
             cache: any layer's.
         """
-        return False
+        return never_uneven
 
     def share_long_histories(self, batch: Batch, cache: LayerCache) -> Batch:
         """The batch, with what attention needs to divide long histories between programs. ``cache`` is any layer's."""

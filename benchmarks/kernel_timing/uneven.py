@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -21,11 +22,15 @@ from kernel_timing.timing import Bench
 class UnevenStep(Step):
     """A step of decodes with histories of these lengths, each row with programs of its own, or with the long ones divided."""
 
-    def __init__(self, model: ModelSizes, weights: DecoderWeights, contexts: Sequence[int]) -> None:
-        rows = len(contexts)
-        batch = make_mixed_batch([(1, context) for context in contexts], 1, rows, rows, bound=MAX_LENGTH)
-        batch = dataclasses.replace(batch, query_lens_host=(1,) * rows)
-        super().__init__(model, weights, batch, int(batch.block_tables.max()) + 1, sum(contexts))
+    def __init__(self, model: ModelSizes, weights: DecoderWeights, contexts: Sequence[int], prompt: int = 0) -> None:
+        """Beside a prompt of so many tokens, if any, in a graph of 512."""
+        rows = [(1, context) for context in contexts]
+        if prompt:
+            rows.append((prompt, prompt))
+        batch = make_mixed_batch(rows, 1, len(rows), 512 if prompt else len(rows), bound=MAX_LENGTH)
+        if not prompt:
+            batch = dataclasses.replace(batch, query_lens_host=(1,) * len(rows))
+        super().__init__(model, weights, batch, int(batch.block_tables.max()) + 1, sum(context for _, context in rows))
 
     def run_divided(self, ops: Ops) -> Tensor:
         """Run one step whose long histories are divided; return the logits."""
@@ -34,18 +39,19 @@ class UnevenStep(Step):
 
 def uneven(bench: Bench, ops: TritonOps) -> None:
     """Whole steps of decodes of which one has a long history: with programs for each row, and with the long one divided."""
+    cases = ((8, 4000), (24, 1000), (24, 4000), (64, 2000), (64, 4000), (128, 4000))
     for model in (SMOLLM2, QWEN3, LLAMA_8B):
         if time.monotonic() > bench.deadline:
             bench.left_out.append(f"uneven steps of {model.name}")
             continue
         weights = make_weights(model)
-        for rows, longest in ((8, 4000), (24, 1000), (24, 4000), (64, 2000), (64, 4000), (128, 4000)):
-            step = UnevenStep(model, weights, [300] * (rows - 1) + [longest])
+        for (rows, longest), prompt in product(cases, (0, 300)):
+            step = UnevenStep(model, weights, [300] * (rows - 1) + [longest], prompt)
             expected = step.run(ops)
             for variant, run in (("a row", step.run), ("divided", step.run_divided)):
                 bench.case(
                     "uneven",
-                    f"{model.name} {rows - 1}x1 ctx 300, one ctx {longest}",
+                    f"{model.name} {rows - 1}x1 ctx 300, one ctx {longest}" + (f", prompt {prompt}" if prompt else ""),
                     variant,
                     [partial(run, ops)],
                     num_bytes=step.num_bytes,

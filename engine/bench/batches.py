@@ -33,7 +33,7 @@ class Workload:
         prompt_len: tokens of a prompt.
         output_len: tokens to generate for a request.
         temperature: 0 is greedy.
-        longest: tokens of the last prompt, where it is longer than the others.
+        longest: tokens of the first prompt and of its output, where they are more than the others.
     """
 
     name: str
@@ -41,24 +41,24 @@ class Workload:
     prompt_len: Span
     output_len: Span
     temperature: float = 0.0
-    longest: int = 0
+    longest: Span = (0, 0)
 
     @property
     def max_model_len(self) -> int:
         """The longest context of any request, in tokens."""
-        return max(self.prompt_len[1], self.longest) + self.output_len[1]
+        return max(self.prompt_len[1] + self.output_len[1], sum(self.longest))
 
     def draw(self, vocab_size: int) -> list[BenchmarkRequest]:
         """The requests, the same in every call."""
         rng = random.Random(_SEED)
         lengths = [(rng.randint(*self.prompt_len), rng.randint(*self.output_len)) for _ in range(self.requests)]
-        if self.longest:
-            lengths[-1] = self.longest, lengths[-1][1]
+        if any(self.longest):
+            lengths[0] = self.longest
         return [BenchmarkRequest(tuple(rng.choices(range(vocab_size), k=prompt)), out) for prompt, out in lengths]
 
     def __str__(self) -> str:
         sampling = f", T {self.temperature:g}" if self.temperature else ""
-        longest = f", one {self.longest} in" if self.longest else ""
+        longest = f", one {self.longest[0]}/{self.longest[1]}" if any(self.longest) else ""
         return f"{self.requests} × {_span(self.prompt_len)}/{_span(self.output_len)}{longest}{sampling}"
 
 
@@ -88,8 +88,11 @@ CPU_WORKLOADS = (
 LARGE_MODEL_WORKLOADS = (Workload("bs32", 32, (512, 512), (256, 256)),)
 """For models that do not fit into one GPU. Run by name only."""
 
-UNEVEN_WORKLOADS = (Workload("uneven64", 64, (300, 300), (256, 256), longest=3500),)
-"""One prompt is much longer than the others. Run by name only."""
+UNEVEN_WORKLOADS = (
+    Workload("uneven64", 64, (300, 300), (256, 256), longest=(3500, 256)),
+    Workload("uneven600", 600, (100, 400), (40, 120), longest=(6000, 700)),
+)
+"""One prompt is much longer than the others, in a batch, and while others come and go. Run by name only, ``uneven600`` with 64 at a time."""
 
 WORKLOADS = {
     workload.name: workload for workload in (*GPU_WORKLOADS, *LARGE_MODEL_WORKLOADS, *UNEVEN_WORKLOADS, *CPU_WORKLOADS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +16,9 @@ from draftline.engine.runner.memory import (
     slot_table_bytes,
     weight_bytes,
 )
-from draftline.engine.runner.shapes import AreUneven, StepShapes, launch_bound_tokens
+from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.kernels.batch import Batch, KVCache
-from draftline.kernels.ops import Accept, Ops
+from draftline.kernels.ops import Accept, AreUneven, Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
@@ -115,12 +114,7 @@ class Target:
         """
         groups = -(-self.shape.num_kv_heads // self.config.tensor_parallel_size)
         heads = groups * (self.shape.num_heads // self.shape.num_kv_heads)
-        bound, layer = table.tokens.shape[1], cache.layers[0]
-
-        def are_uneven(query_len: int, lengths: Sequence[int]) -> bool:
-            return self.ops.are_uneven(query_len, lengths, bound, (heads, groups), layer)
-
-        return are_uneven
+        return self.ops.uneven_rule(table.tokens.shape[1], (heads, groups), cache.layers[0])
 
     def allocate_table(self, max_model_len: int, max_draft_tokens: int) -> SlotTable:
         """Allocate the slot table.

@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from draftline.engine.request.sequence import Row
-from draftline.engine.runner.shapes import AreUneven, StepShape, StepShapes, never_uneven
+from draftline.engine.runner.shapes import StepShape, StepShapes
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.constraints import ConstraintTable
-from draftline.kernels.ops import Accept, Ops, Sample
+from draftline.kernels.ops import Accept, AreUneven, Ops, Sample, never_uneven
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
 from draftline.spec.drafter import DraftChunk, Drafter
@@ -144,7 +144,7 @@ class Executors:
         eager: runs any rows.
         shapes: finds the shape that holds a step.
         graphs: by shape; empty on a CPU, and where graphs are switched off.
-        are_uneven: decides about the shape of histories of such lengths.
+        are_uneven: decides whether decodes run in a shape for uneven histories.
     """
 
     eager: Executor

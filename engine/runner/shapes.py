@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TypeAlias
 
 from draftline.engine.request.sequence import Row
 from draftline.kernels.limits import LEAST_LONG_HISTORY
+from draftline.kernels.ops import AreUneven, never_uneven
 from draftline.models.config import ModelConfig
 
 MAX_DRAFTING_ROWS = 128
@@ -25,6 +24,9 @@ _UNEVEN_ROWS = (8, 32, 128)
 _PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192)
 """Tokens of steps with prompts. A step with fewer tokens than its graph computes padding, which is thrown away."""
 
+_UNEVEN_PROMPT_TOKENS = (128, 256, 384, 512, 768, 1024, 1536, 2048)
+"""Tokens of steps with prompts whose decodes have uneven histories. In larger ones, the decodes take a small part of the time."""
+
 _PROMPT_ROWS = (8, 32, 128, _MAX_ROWS)
 
 _TOKENS_A_ROW = 8
@@ -38,15 +40,6 @@ _FLOPS_PER_S = 5e14
 """Arithmetic of a large GPU."""
 
 
-AreUneven: TypeAlias = Callable[[int, Seq[int]], bool]
-"""Whether rows of up to so many query tokens, with histories of these lengths, are faster in uneven shapes."""
-
-
-def never_uneven(query_len: int, lengths: Seq[int]) -> bool:
-    """For devices that divide no histories."""
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class StepShape:
     """The size of a graph. A step of fewer rows, drafts or tokens is padded to it.
@@ -56,7 +49,7 @@ class StepShape:
         drafts: drafts a row.
         tokens: query tokens of all rows together.
         max_query_len: the most query tokens of one row, which may be any of them.
-        uneven: whether some histories are much longer than the others, and divided.
+        uneven: whether some decodes' histories are much longer than the others, and divided.
     """
 
     rows: int
@@ -71,9 +64,9 @@ class StepShape:
         return StepShape(rows, drafts, rows * (drafts + 1), drafts + 1, uneven)
 
     @staticmethod
-    def with_prompts(rows: int, drafts: int, tokens: int) -> StepShape:
+    def with_prompts(rows: int, drafts: int, tokens: int, *, uneven: bool = False) -> StepShape:
         """The shape of rows of which any may compute a prompt."""
-        return StepShape(rows, drafts, tokens, tokens)
+        return StepShape(rows, drafts, tokens, tokens, uneven)
 
     @property
     def samples(self) -> int:
@@ -122,11 +115,24 @@ class StepShapes:
         few = [rows for rows in self._rows if rows <= MAX_DRAFTING_ROWS]
         self.drafting_rows = tuple(few or self._rows[:1])
         self.draft_lens = tuple(k for k in _DRAFT_LENS if k < max_drafts) + ((max_drafts,) if max_drafts else (0,))
-        few_uneven = [rows for rows in _UNEVEN_ROWS if rows < self._rows[-1]]
-        self._uneven_rows = (*few_uneven, self._rows[-1]) if max_rows > 1 and max_len > LEAST_LONG_HISTORY else ()
+        self._may_be_uneven = max_rows > 1 and max_len > LEAST_LONG_HISTORY
         fewer = [rows for rows in _PROMPT_ROWS if rows < self._rows[-1]]
         self._prompt_rows = (*fewer, self._rows[-1])
         self._prompt_tokens = [tokens for tokens in _PROMPT_TOKENS if tokens <= prompt_tokens]
+        # Each draft length's ascending.
+        self._uneven_decodes = [
+            StepShape.decode(rows, k, uneven=True)
+            for k in sorted({0, self.draft_lens[-1]})
+            for rows in (*[rows for rows in _UNEVEN_ROWS if rows < self._rows[-1]], self._rows[-1])
+            if self._may_be_uneven and (not k or rows <= self.max_drafting_rows)
+        ]
+        # They have all rows: those of padding take little time.
+        self._uneven_prompts = [
+            StepShape.with_prompts(self._rows_with_prompts(k, tokens)[-1], k, tokens, uneven=True)
+            for k in sorted({0, self.draft_lens[-1]})
+            for tokens in self._prompt_tokens
+            if self._may_be_uneven and tokens in _UNEVEN_PROMPT_TOKENS
+        ]
 
     @property
     def max_drafting_rows(self) -> int:
@@ -159,13 +165,8 @@ class StepShapes:
 
     @property
     def uneven(self) -> list[StepShape]:
-        """The shapes without prompts whose histories are uneven: few, since they come up rarely."""
-        return [
-            StepShape.decode(rows, k, uneven=True)
-            for k in sorted({0, self.draft_lens[-1]})
-            for rows in self._uneven_rows
-            if not k or rows <= self.max_drafting_rows
-        ]
+        """The shapes whose histories are uneven: few, since they come up rarely."""
+        return [*self._uneven_decodes, *self._uneven_prompts]
 
     @property
     def prompts(self) -> list[StepShape]:
@@ -185,21 +186,33 @@ class StepShapes:
 
     def of_step(self, rows: tuple[Row, ...], are_uneven: AreUneven = never_uneven) -> StepShape | None:
         """The smallest shape that holds the rows; None if none does. ``are_uneven`` decides about decodes."""
-        drafts = max([row.drafts for row in rows])
-        if all(row.count == 1 and row.samples for row in rows):
-            if self._uneven_rows and are_uneven(drafts + 1, [row.known + row.drafts for row in rows]):
-                return self._of_uneven(len(rows), drafts)
-            return self.of_decode(len(rows), drafts)
+        drafts, count = max([row.drafts for row in rows]), len(rows)
+        contexts = [row.known + row.drafts for row in rows if row.count == 1 and row.samples]
+        if len(contexts) == count:
+            uneven = self._may_be_uneven and are_uneven(drafts + 1, contexts, 0)
+            return self._of_uneven(count, drafts) if uneven else self.of_decode(count, drafts)
         if any(row.known_predictions for row in rows):
             return None  # log-probabilities of a prompt want logits that no graph has room for
-        tokens = sum([row.count + row.drafts for row in rows])
-        return self._of_prompts(len(rows), self.draft_lens[-1] if drafts else 0, tokens)
+        tokens, longest = sum([row.count + row.drafts for row in rows]), self.draft_lens[-1] if drafts else 0
+        shape = self._of_prompts(count, longest, tokens)
+        if shape is None or not (self._may_be_uneven and are_uneven(longest + 1, contexts, shape.rows - len(contexts))):
+            return shape
+        return self._of_uneven_prompts(count, longest, tokens) or shape
 
     def _of_uneven(self, rows: int, drafts: int) -> StepShape | None:
-        """The smallest uneven shape that holds so many rows and drafts; None if none does."""
+        """The smallest uneven shape without prompts that holds so many rows and drafts; None if none does."""
         longest = self.draft_lens[-1] if drafts else 0
-        held = [shape for shape in self.uneven if shape.drafts == longest and shape.rows >= rows]
+        held = [shape for shape in self._uneven_decodes if shape.drafts == longest and shape.rows >= rows]
         return held[0] if held and drafts <= longest else None
+
+    def _of_uneven_prompts(self, rows: int, drafts: int, tokens: int) -> StepShape | None:
+        """The smallest uneven shape with prompts that holds so many rows and tokens; None if none does."""
+        held = [
+            shape
+            for shape in self._uneven_prompts
+            if shape.drafts == drafts and shape.rows >= rows and shape.tokens >= tokens
+        ]
+        return held[0] if held else None
 
     @property
     def catch_ups(self) -> list[StepShape]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -15,7 +15,7 @@ from typing_extensions import override
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, DraftQuery, Inputs, LayerCache
 from draftline.kernels.constraints import ConstraintTable, SampleConstraints
-from draftline.kernels.ops import Ops
+from draftline.kernels.ops import AreUneven, Ops
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.attention.decode import decode_attention
@@ -203,11 +203,9 @@ class TritonOps(Ops):
         return gather(slots, rows, query_lens, starts, logits_counts, block_size, from_newest)
 
     @override
-    def are_uneven(
-        self, query_len: int, context_lens: Sequence[int], bound: int, heads: tuple[int, int], cache: LayerCache
-    ) -> bool:
-        shape = AttentionShape.of(heads[0] // heads[1], cache.keys, cache, self.limits)
-        return is_uneven(replace(shape, num_kv_heads=heads[1]), query_len, context_lens, bound)
+    def uneven_rule(self, bound: int, heads: tuple[int, int], cache: LayerCache) -> AreUneven:
+        shape = replace(AttentionShape.of(heads[0] // heads[1], cache.keys, cache, self.limits), num_kv_heads=heads[1])
+        return partial(is_uneven, shape, bound=bound)
 
     @override
     def share_long_histories(self, batch: Batch, cache: LayerCache) -> Batch:

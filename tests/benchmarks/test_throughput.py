@@ -68,12 +68,12 @@ def test_a_workload_draws_the_same_requests_every_time(workload: Workload) -> No
     requests = workload.draw(49152)
     assert requests == workload.draw(49152)
     assert len(requests) == workload.requests
-    assert not workload.longest or len(requests[-1].prompt) == workload.longest
-    for request in requests[:-1] if workload.longest else requests:
+    is_uneven = any(workload.longest)
+    assert not is_uneven or (len(requests[0].prompt), requests[0].output_len) == workload.longest
+    for request in requests[1:] if is_uneven else requests:
         assert workload.prompt_len[0] <= len(request.prompt) <= workload.prompt_len[1]
-    for request in requests:
         assert workload.output_len[0] <= request.output_len <= workload.output_len[1]
-        assert len(request.prompt) + request.output_len <= workload.max_model_len
+    assert all(len(request.prompt) + request.output_len <= workload.max_model_len for request in requests)
     assert len({request.prompt for request in requests}) == workload.requests
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from draftline import LLM, SamplingParams
+from draftline.engine.request.sequence import Row
 from draftline.engine.runner.shapes import StepShape, StepShapes
+from draftline.kernels.ops import AreUneven
 
 PROMPTS = [[7, 300 + i, 11, *range(20, 20 + 3 * i)] for i in range(24)]
 
@@ -84,21 +86,24 @@ def test_a_long_history_among_short_ones(tmp_path: Path, drafter: str, monkeypat
         str(tmp_path), load_format="dummy", device="cuda", kv_cache_memory_gib=0.5, max_num_seqs=24, drafter=drafter,
         draft_tokens=3, draft_length="fixed",
     )  # fmt: skip
-    found: list[StepShape | None] = []
-    of_uneven = StepShapes._of_uneven
+    found: list[StepShape] = []
+    of_step = StepShapes.of_step
 
-    def noted(shapes: StepShapes, rows: int, drafts: int) -> StepShape | None:
-        found.append(of_uneven(shapes, rows, drafts))
-        return found[-1]
+    def noted(shapes: StepShapes, rows: tuple[Row, ...], are_uneven: AreUneven) -> StepShape | None:
+        shape = of_step(shapes, rows, are_uneven)
+        found.extend([shape] if shape is not None and shape.uneven else [])
+        return shape
 
-    monkeypatch.setattr(StepShapes, "_of_uneven", noted)
-    prompts = [*PROMPTS[:-1], [1 + token % 1000 for token in range(1900)]]
-    sampling = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
-    together = engine.generate(prompts, sampling, use_tqdm=False)
-    assert len(found) > 5
-    assert all(shape is not None and shape.uneven for shape in found)
+    monkeypatch.setattr(StepShapes, "of_step", noted)
+    # More than run at once: prompts join while the long history decodes.
+    prompts = [[1 + token % 1000 for token in range(1900)], *PROMPTS, *[[9, *prompt] for prompt in PROMPTS]]
+    samplings = [SamplingParams(temperature=0.0, max_tokens=60 - n, ignore_eos=True) for n in range(len(prompts))]
+    together = engine.generate(prompts, samplings, use_tqdm=False)
+    decodes = [shape for shape in found if shape.max_query_len == shape.drafts + 1]
+    assert len(decodes) > 5
+    assert len(found) - len(decodes) > 5
     found.clear()
-    for prompt, output in zip(prompts, together, strict=True):
+    for prompt, sampling, output in zip(prompts, samplings, together, strict=True):
         (solo,) = engine.generate(prompt, sampling, use_tqdm=False)
         assert output.outputs[0].token_ids == solo.outputs[0].token_ids
     assert not found

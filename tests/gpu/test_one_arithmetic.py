@@ -272,6 +272,7 @@ def test_a_few_long_histories_among_short_ones(rows: int, queries: int, prompt: 
     spans = [((37 * row * row + 11 * row) % 200, queries) for row in range(rows)]
     spans[1], spans[rows - 3] = (1400, queries), (LENGTH - queries, 1)
     prompt.check(uneven, spans, BOUND)
+    prompt.check(uneven, [(64, 300), *spans, (1400, 60)], BOUND)
     prompt.check(uneven, [(row, 0) if row == 2 else span for row, span in enumerate(spans)], BOUND)
 
 
@@ -285,6 +286,7 @@ def test_verifies_of_all_lengths_and_chunks_together(prompt: Prompt, ops: Triton
 TOGETHER = {
     "beside-a-prompt": ((*[1] * 100, 200), (*range(100, 500, 4), 260)),
     "uneven": ((*[1] * 50, 5), (*range(100, 300, 4), 1900)),
+    "uneven-beside-a-prompt": ((*[1] * 50, 200, 1), (*range(100, 300, 4), 260, 1900)),
 }
 """Query lengths and context lengths."""
 
@@ -306,7 +308,7 @@ def test_launches_that_run_at_the_same_time_change_no_bit(kind: str, ops: Triton
 
     def chain(which: TritonOps, x: Tensor, caches: Sequence[Tensor]) -> Tensor:
         rows = batch
-        if which is ops and kind == "uneven":
+        if which is ops and kind.startswith("uneven"):
             rows = which.share_long_histories(batch, LayerCache(caches[0][0], caches[0][1]))
         for (qkv, output), cache in zip(weights, caches, strict=True):
             projected = which.norm_linear(x, norm, EPS, qkv, None)

@@ -21,6 +21,7 @@ from draftline.kernels.triton.attention.plan import (
     AttentionShape,
     Tile,
     have_room,
+    longest_short,
     max_lanes,
     next_power_of_2,
     num_splits,
@@ -171,14 +172,44 @@ def plan_uneven(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     if block_m is None:
         return None
     context = max(context_lens)
-    large = _is_large(shape, longest, block_m)
-    tile = Tile(block_m, shape.key_tile, 4 if large else 2, _AHEAD[1])
-    if _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
-        tile = replace(tile, num_stages=2)
-    tiles = shape.num_tiles(context)
-    shared = min(2 * rows * tiles, _MAX_STORED_OF_LONG * tiles // (longest * shape.state_bytes(context)))
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
-    return DecodePlan(tile, queries, longest, 1, tiles, max_shared_tiles=shared)
+    tile = _divided(shape, block_m, 4 if _is_large(shape, longest, block_m) else 2, _AHEAD[1])
+    return DecodePlan(
+        tile,
+        queries,
+        longest,
+        1,
+        shape.num_tiles(context),
+        max_shared_tiles=_shared_tiles(shape, rows, longest, context),
+    )
+
+
+@lru_cache(maxsize=64)
+def plan_uneven_short(
+    shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]
+) -> DecodePlan | None:
+    """The plan of a batch's decodes and verifies beside prompts, as `plan_short`'s, where the batch's `LongHistories` are known."""
+    plan = plan_short(shape, query_lens, context_lens)
+    if plan is None or plan.tiles_per_row > 1:  # the last part would have to know the tiles of all queries
+        return plan
+    # The chunks' programs need room beside those of wide heads.
+    ahead = _AHEAD[2] if shape.head_dim >= _WIDE_HEAD else _AHEAD[1]
+    tile = _divided(shape, plan.tile.block_m, plan.tile.num_warps, ahead)
+    shared = _shared_tiles(shape, len(query_lens), plan.longest, max(context_lens))
+    return replace(plan, tile=tile, num_splits=1, max_shared_tiles=shared)
+
+
+def _divided(shape: AttentionShape, block_m: int, num_warps: int, num_stages: int) -> Tile:
+    """The tile of programs that may have a part of a long history."""
+    tile = Tile(block_m, shape.key_tile, num_warps, num_stages)
+    # A device with little shared memory has no room for two programs of such a pipeline.
+    return tile if _programs_per_sm(shape, tile) > 1 else replace(tile, num_stages=2)
+
+
+def _shared_tiles(shape: AttentionShape, rows: int, longest: int, context: int) -> int:
+    """The most tiles of all long histories together."""
+    tiles = shape.num_tiles(context)
+    return min(2 * rows * tiles, _MAX_STORED_OF_LONG * tiles // (longest * shape.state_bytes(context)))
 
 
 def _height(shape: AttentionShape, longest: int) -> int | None:
@@ -194,20 +225,25 @@ def _is_large(shape: AttentionShape, longest: int, block_m: int) -> bool:
     return longest > 1 and block_m * next_power_of_2(shape.head_dim) > _TWO_WARPS
 
 
-def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int], bound: int) -> bool:
-    """Whether a batch is faster as `plan_uneven` divides it than as `plan_decode` does.
+def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int], prompts: int, bound: int) -> bool:
+    """Whether decodes or verifies are faster where long histories are divided between programs.
 
     Args:
         shape: the model and the device.
         query_len: the most query tokens of a row.
-        context_lens: of each row.
+        context_lens: of each row that decodes or verifies.
+        prompts: the rows beside them, prompts and their graph's padding; 0 if none computes a prompt.
         bound: that of context lengths, for which plans are made.
     """
-    longest, rows = max(context_lens), len(context_lens)
-    if longest <= LEAST_LONG_HISTORY or rows == 1:
+    longest, rows = max(context_lens, default=0), len(context_lens)
+    if longest <= LEAST_LONG_HISTORY or rows + prompts == 1:
         return False
-    plan = plan_decode(shape, (query_len,) * rows, (bound,) * rows)
-    if plan is None:
+    bounds = (bound,) * (rows + prompts)
+    if prompts:
+        plan = plan_short(shape, (SHORT_QUERY + 1,) * prompts + (query_len,) * rows, bounds)
+    else:
+        plan = plan_decode(shape, (query_len,) * rows, bounds)
+    if plan is None or plan.tiles_per_row > 1:
         return False
     # Tokens that a program reads in the time of either plan: those of the longest history, or all histories, and joining tiles.
     joining = longest / _JOINED_AT_ONCE
@@ -227,7 +263,7 @@ def plan_short(shape: AttentionShape, query_lens: tuple[int, ...], context_lens:
 
     The arguments are those of `plan_decode`.
     """
-    longest = max((length for length in query_lens if length <= SHORT_QUERY), default=0)
+    longest = longest_short(query_lens)
     if not longest:
         return None
     rows, context = len(query_lens), max(context_lens)

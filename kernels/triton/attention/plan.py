@@ -154,6 +154,11 @@ def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, num_toke
     return max(1, min(_room(shape, num_tiles), shape.num_tiles(max_context), MAX_SPLITS))
 
 
+def longest_short(query_lens: tuple[int, ...]) -> int:
+    """The most query tokens of a batch's decodes and verifies, from each row's query length; 0 if it has none."""
+    return max((length for length in query_lens if length <= SHORT_QUERY), default=0)
+
+
 def have_room(shape: AttentionShape, num_tokens: int, max_context: int, most: int = _MAX_STORED) -> bool:
     """Whether the states of so many query tokens fit the memory that they may take."""
     return num_tokens * shape.state_bytes(max_context) <= most

@@ -112,8 +112,9 @@ def _verifies(model: ModelShape) -> Batch:
     return _batch((5,) * rows, (1024,) * rows)
 
 
-def _uneven(query_len: int) -> Batch:
-    """Rows of which some may have long histories."""
+def _uneven(query_len: int, prompt: int = 0) -> Batch:
+    """Rows of which some may have long histories, beside a prompt of so many tokens."""
+    prompts = (prompt,) if prompt else ()
     parts = 64
     long = LongHistories(
         starts=_empty(41, dtype=torch.int32),
@@ -121,7 +122,7 @@ def _uneven(query_len: int) -> Batch:
         length=_empty(1, dtype=torch.int32),
         arrived=_empty(8 * parts, dtype=torch.int32),
     )
-    return replace(_batch((query_len,) * 40, (4096,) * 40), long=long)
+    return replace(_batch((*prompts, *[query_len] * (40 - len(prompts))), (4096,) * 40), long=long)
 
 
 def _cache(model: ModelShape, dtype: torch.dtype) -> LayerCache:
@@ -370,9 +371,10 @@ CASES: dict[str, Case] = {
         for tokens in (1, 4, 40, 512)
     },
     **{
-        f"{name}-uneven-{query_len}": _attention_case(MODELS[name], _uneven(query_len), torch.bfloat16)
+        f"{name}-uneven-{query_len}{kind}": _attention_case(MODELS[name], _uneven(query_len, prompt), torch.bfloat16)
         for name in _MAIN
         for query_len in (1, 5)
+        for kind, prompt in (("", 0), ("-mixed", 300))
     },
     "llama-8b-fp8-cache-uneven": _attention_case(MODELS["llama-8b"], _uneven(1), torch.float8_e4m3fn),
     "share-long-histories": _share_long_histories,

@@ -1,4 +1,4 @@
-"""Which histories of a batch are long, and how several programs share them: one kernel a step, before the forward pass.
+"""Which histories of decodes and verifies are long, and how several programs share them: one kernel a step, before the forward pass.
 
 Where each row has a program, or a few, most rows of a large batch wait for the memory. But a row that is much longer than the others is
 still read by its few programs when the rest of the device has nothing left to do. So long histories are divided into parts. A history is
@@ -16,6 +16,7 @@ import triton.language as tl
 from draftline.kernels.batch import Batch, LongHistories
 from draftline.kernels.limits import LEAST_LONG_HISTORY
 from draftline.kernels.triton.attention.decode_plan import least_part
+from draftline.kernels.triton.attention.plan import longest_short
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.overlap import launch_options, wait_unfollowed
 
@@ -28,7 +29,7 @@ _PROGRAMS_PER_SM = 4
 _BLOCK = 512
 
 
-@triton.jit(do_not_specialize=["num_rows", "kv_heads", "num_sms", "max_parts", "least_long", "least_part"])
+@triton.jit(do_not_specialize=["num_rows", "longest", "kv_heads", "num_sms", "max_parts", "least_long", "least_part"])
 def _share_kernel(
     query_starts: tl.tensor,
     context_lens: tl.tensor,
@@ -38,6 +39,7 @@ def _share_kernel(
     arrived: tl.tensor,
     num_rows: int,
     num_arrived: int,
+    longest: int,
     kv_heads: int,
     num_sms: int,
     max_parts: int,
@@ -47,19 +49,19 @@ def _share_kernel(
     BLOCK: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """One program."""
+    """One program. Rows of more than ``longest`` query tokens are prompt chunks."""
     wait_unfollowed(OVERLAP)
     lane = tl.arange(0, BLOCK)
     for base in range(0, num_arrived, BLOCK):
         tl.store(arrived + base + lane, 0, mask=base + lane < num_arrived)
     total = tl.zeros([], tl.int64)
     for base in range(0, num_rows, BLOCK):
-        total += tl.sum(_contexts(base + lane, query_starts, context_lens, num_rows).to(tl.int64))
+        total += tl.sum(_contexts(base + lane, query_starts, context_lens, num_rows, longest).to(tl.int64))
     least = tl.maximum(total * kv_heads // (2 * num_sms), least_long)
     long_rows = tl.zeros([], tl.int64)
     long_tokens = tl.zeros([], tl.int64)
     for base in range(0, num_rows, BLOCK):
-        context = _contexts(base + lane, query_starts, context_lens, num_rows)
+        context = _contexts(base + lane, query_starts, context_lens, num_rows, longest)
         is_long = context > least
         long_rows += tl.sum(is_long.to(tl.int64))
         long_tokens += tl.sum(tl.where(is_long, context, 0).to(tl.int64))
@@ -69,7 +71,7 @@ def _share_kernel(
     tl.store(length, part.to(tl.int32))
     before = tl.zeros([], tl.int32)
     for base in range(0, num_rows, BLOCK):
-        context = _contexts(base + lane, query_starts, context_lens, num_rows)
+        context = _contexts(base + lane, query_starts, context_lens, num_rows, longest)
         parts = tl.where(context > least, tl.cdiv(context, part), 0).to(tl.int32)
         first = before + tl.cumsum(parts) - parts
         tl.store(starts + base + lane, first, mask=base + lane < num_rows)
@@ -80,11 +82,13 @@ def _share_kernel(
 
 
 @triton.jit
-def _contexts(row: tl.tensor, query_starts: tl.tensor, context_lens: tl.tensor, num_rows: tl.tensor) -> tl.tensor:
-    """The context lengths of some rows; 0 for one without a query, and past the last."""
+def _contexts(
+    row: tl.tensor, query_starts: tl.tensor, context_lens: tl.tensor, num_rows: tl.tensor, longest: tl.tensor
+) -> tl.tensor:
+    """The context lengths of some rows; 0 for prompt chunks, rows without a query, and past the last."""
     real = row < num_rows
     query_len = tl.load(query_starts + row + 1, mask=real, other=0) - tl.load(query_starts + row, mask=real, other=0)
-    return tl.load(context_lens + row, mask=real & (query_len > 0), other=0)
+    return tl.load(context_lens + row, mask=real & (query_len > 0) & (query_len <= longest), other=0)
 
 
 def share_long_histories(batch: Batch, kv_heads: int, head_dim: int, limits: DeviceLimits) -> Batch:
@@ -108,6 +112,7 @@ def share_long_histories(batch: Batch, kv_heads: int, head_dim: int, limits: Dev
         long.arrived,
         rows,
         len(long.arrived),
+        longest_short(batch.query_lens_host),
         kv_heads,
         limits.num_sms,
         max_parts,

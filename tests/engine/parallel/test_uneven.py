@@ -30,7 +30,7 @@ def test_ranks_with_more_heads_choose_the_same_shapes() -> None:
     for _ in range(300):
         usual, longest = draw.randint(100, 1000), draw.randint(500, 4000)
         lengths = [*[usual] * draw.randint(1, 100), *[longest] * draw.randint(1, 5)]
-        query_len = draw.choice([1, 3, 5])
-        found.append(first(query_len, lengths))
-        assert second(query_len, lengths) == found[-1]
+        query_len, prompts = draw.choice([1, 3, 5]), draw.choice([0, 0, 1, 4])
+        found.append(first(query_len, lengths, prompts))
+        assert second(query_len, lengths, prompts) == found[-1]
     assert 20 < sum(found) < 280

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence as SequenceOf
 from typing import cast
 
@@ -73,27 +74,50 @@ def decoding(lengths: SequenceOf[int], drafts: int = 0) -> tuple[Row, ...]:
 
 def test_uneven_histories_have_shapes_of_their_own() -> None:
     shapes = StepShapes(64, 4, prompt_tokens=256, max_len=4096)
-    asked: list[tuple[int, list[int]]] = []
+    asked: list[tuple[int, list[int], int]] = []
 
-    def are_uneven(query_len: int, lengths: SequenceOf[int]) -> bool:
-        asked.append((query_len, list(lengths)))
-        return max(lengths) > 1000
+    def are_uneven(query_len: int, lengths: SequenceOf[int], prompts: int) -> bool:
+        asked.append((query_len, list(lengths), prompts))
+        return max(lengths, default=0) > 1000
 
     assert shapes.of_step(decoding([300] * 9), are_uneven) == StepShape.decode(12, 0)
     assert shapes.of_step(decoding([300] * 8 + [2000]), are_uneven) == StepShape.decode(32, 0, uneven=True)
     assert shapes.of_step(decoding([2000] + [300] * 40, drafts=2), are_uneven) == StepShape.decode(64, 4, uneven=True)
-    assert asked == [(1, [300] * 9), (1, [300] * 8 + [2000]), (3, [2002] + [302] * 40)]
+    assert asked == [(1, [300] * 9, 0), (1, [300] * 8 + [2000], 0), (3, [2002] + [302] * 40, 0)]
     assert shapes.of_step(decoding([2000, 300])) == StepShape.decode(2, 0), "without a device that divides any"
     for shape in shapes.uneven:
         assert shape in shapes.all
         assert shape.samples <= shapes.max_samples
 
 
+def test_uneven_histories_beside_prompts_have_few_shapes() -> None:
+    shapes = StepShapes(64, 4, prompt_tokens=1280, max_len=4096)
+    prompt = dataclasses.replace(decoding([400])[0], start=100, count=300, samples=1)
+    asked: list[tuple[int, list[int], int]] = []
+
+    def are_uneven(query_len: int, lengths: SequenceOf[int], prompts: int) -> bool:
+        asked.append((query_len, list(lengths), prompts))
+        return max(lengths) > 1000
+
+    def shape_of(rows: tuple[Row, ...]) -> StepShape | None:
+        return shapes.of_step(rows, are_uneven)
+
+    assert shape_of((*decoding([300] * 9), prompt)) == StepShape.with_prompts(32, 0, 384)
+    assert shape_of((*decoding([300] * 8 + [2000]), prompt)) == StepShape.with_prompts(64, 0, 384, uneven=True)
+    assert shape_of((prompt, *decoding([2000] * 9, drafts=2))) == StepShape.with_prompts(64, 4, 384, uneven=True)
+    assert asked == [(1, [300] * 9, 23), (1, [300] * 8 + [2000], 23), (5, [2002] * 9, 23)], "the rest of 32 rows"
+    longer = dataclasses.replace(prompt, count=1030)
+    assert shape_of((*decoding([300, 2000]), longer)) == StepShape.with_prompts(64, 0, 1280), "there is no larger one"
+    for shape in shapes.uneven:
+        assert shape.uneven
+        assert shape not in shapes.catch_ups
+
+
 def test_steps_with_uneven_histories_run_in_their_graphs() -> None:
     shapes = StepShapes(8, 0, max_len=4096)
     eager, *executors = (cast(Executor, object()) for _ in range(len(shapes.all) + 1))
     graphs = dict(zip(shapes.all, executors, strict=True))
-    both = Executors(eager, shapes, graphs, are_uneven=lambda query_len, lengths: max(lengths) > 1000)
+    both = Executors(eager, shapes, graphs, are_uneven=lambda query_len, lengths, prompts: max(lengths) > 1000)
     assert both.for_step(decoding([300, 2000])) is graphs[StepShape.decode(8, 0, uneven=True)]
     assert both.for_step(decoding([300, 400])) is graphs[StepShape.decode(2, 0)]
     assert Executors(eager, shapes, graphs).for_step(decoding([300, 2000])) is graphs[StepShape.decode(2, 0)]

@@ -14,6 +14,7 @@ from draftline.kernels.batch import Batch, LayerCache, LongHistories
 from draftline.kernels.triton.attention.decode import decode_attention
 from draftline.kernels.triton.attention.decode_plan import plan_uneven
 from draftline.kernels.triton.attention.plan import AttentionShape
+from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.device import DeviceLimits
 
 BLOCK_SIZE, BOUND, MAX_PARTS = 16, 800, 12
@@ -79,3 +80,31 @@ def test_shared_histories_have_the_same_bits(
         assert torch.equal(got_cache.keys, expected_cache.keys)
         assert torch.equal(got_cache.values, expected_cache.values)
         assert not shared.arrived.any()
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own-queries", "rotated"])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_shared_histories_beside_prompts_have_the_same_bits(queries: int, own: bool, rng: torch.Generator) -> None:
+    num_heads, kv_heads, head_dim = 6, 2, 32
+    query_lens, context_lens = (queries, 40, queries, 0, 1), (300, 400, 66, 700, 200)
+    batch, pool = scattered_batch(query_lens, context_lens, rng, block_size=BLOCK_SIZE)
+    batch = replace(
+        batch,
+        block_tables=pad(batch.block_tables, (0, BOUND // BLOCK_SIZE)),
+        query_lens_host=(sum(query_lens), *[queries] * 4),
+        context_lens_host=(BOUND,) * 5,
+    )
+    cache = LayerCache(*torch.randn(2, pool, BLOCK_SIZE, kv_heads, head_dim, generator=rng))
+    qkv = torch.randn(sum(query_lens), (num_heads + 2 * kv_heads) * head_dim, generator=rng)
+    spec = AttentionSpec(torch.randn(BOUND, 2, head_dim // 2, generator=rng), head_dim**-0.5)
+    q = qkv[:, : num_heads * head_dim].contiguous().view(-1, num_heads, head_dim)
+    shared = long_histories(batch, kv_heads, 128, (0, 4))
+
+    def attend(which: Batch) -> torch.Tensor:
+        return attention(q, which, cache, spec, limits=LIMITS, own=qkv if own else None)
+
+    expected = attend(batch)
+    for _ in range(2):  # each layer begins with what the one before it leaves
+        assert torch.equal(attend(replace(batch, long=shared)), expected)
+        assert not shared.arrived.any()
+    assert shared.starts.tolist() == [0, 3, 3, 3, 3, 5]

@@ -68,6 +68,11 @@ def test_a_row_without_a_query_has_none(device: torch.device) -> None:
     assert list(parts(long)) == [3]
 
 
+def test_prompt_chunks_have_none(device: torch.device) -> None:
+    long = shared([300, 9000, 9000, 300, 9000], device, query_lens=[1, 1, 33, 700, 5])
+    assert parts(long) == {1: 29, 4: 29}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_there_are_enough_programs_for_all_parts(seed: int, device: torch.device) -> None:
     draw = random.Random(seed)
