@@ -189,8 +189,8 @@ class Ops(Protocol):
 
     def gather(
         self,
-        slots: SlotTable,
-        rows: Tensor,
+        table: SlotTable,
+        slots: Tensor,
         query_lens: tuple[int, ...],
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
@@ -200,8 +200,8 @@ class Ops(Protocol):
         """Build a step's inputs from the slot table.
 
         Args:
-            slots: the slot table.
-            rows: [R] int64, the slot of each row.
+            table: the slot table.
+            slots: [R] int64, the slot of each row.
             query_lens: query tokens of each row.
             starts: each row's computed tokens: its query starts at this position.
             logits_counts: how many of each row's last query tokens want logits.
@@ -225,7 +225,7 @@ class Ops(Protocol):
         """The batch, with what attention needs to divide long histories between programs. ``cache`` is any layer's."""
         return batch
 
-    def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
+    def sample(self, logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
         """The token at each row's position, a pure function of its logits, history, parameters and seed.
 
         ``argmax(processed / T + gumbel(seed, position, token))`` (the Gumbel-max trick), ties to the lowest id;
@@ -234,14 +234,14 @@ class Ops(Protocol):
         Args:
             logits: [S, vocab], of any floating type, computed with in float32; left unchanged.
             rows: which sequence and position each logits row belongs to.
-            slots: the slot table, with the sequences' tokens (drafts included) and sampling parameters.
+            table: the slot table, with the sequences' tokens (drafts included) and sampling parameters.
 
         Returns:
             [S] int64 token ids.
         """
         ...
 
-    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable) -> Tensor:
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, table: SlotTable) -> Tensor:
         """Accept each row's drafts while they equal the sampled tokens, and commit the accepted tokens.
 
         The target samples every position as plain decoding would, a pure function of history, parameters and seed. So
@@ -249,11 +249,11 @@ class Ops(Protocol):
 
         Args:
             tokens: [S] int64, the result of `sample`.
-            rows: the argument of `sample`; ``slots.tokens`` has the drafts at the same positions.
+            rows: the argument of `sample`; ``table.tokens`` has the drafts at the same positions.
             starts: [R + 1] int32: row r's samples are ``starts[r]`` to ``starts[r + 1]``. The last one has no draft. A
                 row without samples is left alone.
             max_samples: a bound on the samples of a row.
-            slots: the slot table; its tokens and lengths are updated.
+            table: the slot table; its tokens and lengths are updated.
 
         Returns:
             [R] int32, how many samples each row keeps: up to and including the first that differs from its draft.
@@ -261,17 +261,17 @@ class Ops(Protocol):
         ...
 
     def constrain(
-        self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
+        self, rows: SampleRows, starts: Tensor, table: SlotTable, constraints: ConstraintTable
     ) -> SampleConstraints:
         """The constraint of each sampled position, assuming that its row's earlier drafts are accepted.
 
         Behind a draft that is not allowed, everything is allowed: these positions can never be accepted.
 
         Args:
-            rows: the positions to sample; ``slots.tokens`` has the drafts at the same positions.
+            rows: the positions to sample; ``table.tokens`` has the drafts at the same positions.
             starts: [R + 1] int32: row r's samples are ``starts[r]`` to ``starts[r + 1]``. The last one has no draft.
                 Positions beyond the last row's are not constrained.
-            slots: the slot table.
+            table: the slot table.
             constraints: the constraint table, with the states before the step.
         """
         ...
@@ -297,55 +297,55 @@ class Ops(Protocol):
         """
         ...
 
-    def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
+    def draft_forced(self, slots: Tensor, count: int, table: SlotTable, constraints: ConstraintTable) -> None:
         """Draft the tokens that the slots' states force, over the drafts that are there. Other drafts stay.
 
         Args:
-            rows: [R] int64, the slots that want drafts.
+            slots: [R] int64, the slots that want drafts.
             count: at most how many each gets, written behind its known tokens.
-            slots: the slot table.
+            table: the slot table.
             constraints: the constraint table.
         """
         ...
 
-    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable, least: int = 0) -> None:
+    def draft_ngram(self, slots: Tensor, count: int, max_ngram: int, table: SlotTable, least: int = 0) -> None:
         """Draft the continuation of the latest earlier occurrence of a sequence's end (prompt lookup).
 
         The longest end that occurs earlier counts, up to ``max_ngram`` tokens.
 
         Args:
-            rows: [R] int64, the slots that want drafts.
+            slots: [R] int64, the slots that want drafts.
             count: how many each gets, written behind its known tokens.
             max_ngram: at most how many tokens of the end are compared.
-            slots: the slot table.
+            table: the slot table.
             least: how many tokens of the end must occur earlier. The drafts of other rows stay.
         """
         ...
 
-    def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
+    def learn_ngrams(self, slots: Tensor, count: int, ngrams: Tensor, table: SlotTable) -> None:
         """Record the last ``count`` known tokens of some sequences, each under the three tokens before it.
 
         Args:
-            rows: [R] int64, slots.
+            slots: [R] int64, the sequences' slots.
             count: how many tokens of each to record.
             ngrams: [E, 2] int32, the hash table to write, of E entries, a power of two. An entry is a check of the three
                 tokens, and the token that followed. Where several hash to one entry, any of them stays.
-            slots: the slot table.
+            table: the slot table.
         """
         ...
 
-    def draft_ngram_table(self, rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
+    def draft_ngram_table(self, slots: Tensor, count: int, max_ngram: int, ngrams: Tensor, table: SlotTable) -> None:
         """`draft_ngram`, but where fewer than ``max_ngram`` tokens of the end occur earlier, entries of ``ngrams`` come first."""
         ...
 
     def gather_drafts(
-        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, passes: int, block_size: int
+        self, table: SlotTable, slots: Tensor, drafts: Tensor, query: DraftQuery, passes: int, block_size: int
     ) -> tuple[Inputs, ...]:
         """Build a drafter's inputs for the passes of a round. `draft_sampled` fills in the token ids of all but the first.
 
         Args:
-            slots: the slot table; the lengths of the slots in use are at least ``query.tokens + query.shift``.
-            rows: [R] int64, slots.
+            table: the slot table; the lengths of the slots in use are at least ``query.tokens + query.shift``.
+            slots: [R] int64, the slot of each row.
             drafts: [R] int32, how many drafts each row has. A row without a pass's draft is left out of it, or is padding:
                 its positions are -1, and it writes nothing to the cache.
             query: what the first pass reads of a row.
@@ -358,23 +358,23 @@ class Ops(Protocol):
         self,
         logits: Tensor,
         token_ids: Tensor | None,
-        rows: Tensor,
+        slots: Tensor,
         positions: Tensor,
-        slots: SlotTable,
+        table: SlotTable,
         constraints: ConstraintTable,
         following: Inputs | None = None,
     ) -> None:
         """Draft the tokens that the slots' states force, or else those that `sample` would take with the temperature alone.
 
-        They go into ``slots.tokens``.
+        They go into ``table.tokens``.
 
         Args:
             logits: [S, N], of any floating type, computed with in float32; left unchanged. Without a finite one, any token
                 is drafted.
             token_ids: [N] int64, ascending, the token of each logit; others are not drafted. None: logit i is token i's.
-            rows: [S] int64, the slot of each draft.
+            slots: [S] int64, the slot of each draft.
             positions: [S] int64, its position; -1 of a draft that is not stored.
-            slots: the slot table.
+            table: the slot table.
             constraints: the constraint table.
             following: the inputs of the next pass, whose token ids are these drafts; None behind the last one.
         """

@@ -19,19 +19,19 @@ def synthetic_acceptance(accept: Accept, chance: float) -> Accept:
     """An `Ops.accept` that accepts each draft with this chance, by a hash of seed and position."""
 
     def accept_by_chance(
-        tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable
+        tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, table: SlotTable
     ) -> Tensor:
         if not tokens.shape[0]:
-            return accept(tokens, rows, starts, max_samples, slots)
-        drafts = slots.tokens[rows.slots, rows.positions.clamp(min=0)].long()
+            return accept(tokens, rows, starts, max_samples, table)
+        drafts = table.tokens[rows.slots, rows.positions.clamp(min=0)].long()
         # The last sample of a row has no draft.
         last = torch.zeros_like(tokens, dtype=torch.bool)
         last.index_fill_(0, (starts[1:].long() - 1).clamp(min=0), True)
-        right = _uniform(slots.seed[rows.slots], rows.positions) < chance
+        right = _uniform(table.seed[rows.slots], rows.positions) < chance
         other = torch.where(tokens > 0, tokens - 1, 1)
         wrong = torch.where(tokens == drafts, other, tokens)
         tokens.copy_(torch.where(last, tokens, torch.where(right, drafts, wrong)))
-        return accept(tokens, rows, starts, max_samples, slots)
+        return accept(tokens, rows, starts, max_samples, table)
 
     return accept_by_chance
 

@@ -69,7 +69,7 @@ class Samples:
         """Take the samples of this step, in stream order."""
         self._tokens[:count] = self._group.spread(self._tokens[:count])
 
-    def __call__(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
+    def __call__(self, logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
         """[S] int64, the samples."""
         return self._tokens[: logits.shape[0]]
 

@@ -31,18 +31,14 @@ from draftline.structured.masks import MaskedRow, fill_masks
 
 
 class ConstraintMasks:
-    """The constraint table, kept up to date with the plans. Only the thread that launches steps uses it.
+    """Keeps the constraint table up to date with the plans. Only the thread that launches steps uses it."""
 
-    Attributes:
-        table: the device's side of it.
-    """
-
-    def __init__(self, table: ConstraintTable, slots: SlotTable) -> None:
+    def __init__(self, constraints: ConstraintTable, table: SlotTable) -> None:
         """Both tables are new."""
-        self.table = table
-        self._slots = slots
-        self._arena = AutomatonArena(table)
-        self._device = table.words.device
+        self._constraints = constraints
+        self._table = table
+        self._arena = AutomatonArena(constraints)
+        self._device = constraints.words.device
         # The sequence and automaton by whose tables each slot is constrained.
         self._tenants: dict[int, tuple[Sequence, TokenAutomaton]] = {}
         self._written: set[int] = set()  # slots whose state is not FREE
@@ -60,17 +56,13 @@ class ConstraintMasks:
             self._release_finished()
             entries = [(row.slot, *self._enter(row)) for row in changed]
             slots, states, classes, *ends = upload(np.array(entries, np.int64).T.copy(), self._device)
-            self.table.states[slots] = states.int()
-            self.table.classes[slots] = classes.int()
-            self.table.ends[slots] = torch.stack(ends, dim=1).int()
+            self._constraints.states[slots] = states.int()
+            self._constraints.classes[slots] = classes.int()
+            self._constraints.ends[slots] = torch.stack(ends, dim=1).int()
         masked = [row for row in plan.rows if row.sequence.constraint is not None and _masked_on_host(row)]
         if not masked:
             return NO_MASKS
-        return HostMasks(self.table, self._slots, masked, in_flight)
-
-    def check(self) -> None:
-        """Assert the arena's invariants (for tests)."""
-        self._arena.check()
+        return HostMasks(self._constraints, self._table, masked, in_flight)
 
     def _enter(self, row: Row) -> tuple[int, int, int, int]:
         """The state, classes and ends of a row's slot."""
@@ -124,13 +116,15 @@ NO_MASKS = StepMasks()
 class HostMasks(StepMasks):
     """The masks of a step with rows that the host masks."""
 
-    def __init__(self, table: ConstraintTable, slots: SlotTable, rows: Seq[Row], in_flight: Seq[LaunchedStep]) -> None:
+    def __init__(
+        self, constraints: ConstraintTable, table: SlotTable, rows: Seq[Row], in_flight: Seq[LaunchedStep]
+    ) -> None:
         """``rows`` are those that the host masks, ``in_flight`` the launched steps whose tokens the matchers lack."""
+        self._constraints = constraints
         self._table = table
-        self._slots = slots
         self._rows = rows
         self._in_flight = in_flight
-        self._device = table.words.device
+        self._device = constraints.words.device
         self._drafts: dict[Sequence, tuple[int, ...]] = {}
         self._proposed: _ProposedDrafts | None = None
 
@@ -148,9 +142,9 @@ class HostMasks(StepMasks):
                 unknown.append(row)
         if forced:
             slots, positions, tokens = upload(np.array(forced, np.int64).T.copy(), self._device)
-            self._slots.tokens[slots, positions] = tokens.int()
+            self._table.tokens[slots, positions] = tokens.int()
         if unknown:
-            self._proposed = _ProposedDrafts.read(unknown, self._slots)
+            self._proposed = _ProposedDrafts.read(unknown, self._table)
 
     @override
     def write(self) -> None:
@@ -163,12 +157,12 @@ class HostMasks(StepMasks):
             sequence = row.sequence
             drafts = self._drafts.get(sequence, ())
             masked_rows.append(MaskedRow(_constraint_of(row).progress.matcher, taken.get(sequence, ()), drafts))
-            first = self._table.host_masks + row.slot * self._table.host_samples
+            first = self._constraints.host_masks + row.slot * self._constraints.host_samples
             mask_rows += range(first, first + row.samples)
-        masks = staging(len(mask_rows), self._table.masks.shape[1], dtype=torch.int32, device=self._device)
+        masks = staging(len(mask_rows), self._constraints.masks.shape[1], dtype=torch.int32, device=self._device)
         for index, error in fill_masks(masked_rows, masks.numpy()).items():
             _constraint_of(self._rows[index]).fault = error
-        self._table.masks[upload(np.array(mask_rows, np.int64), self._device)] = send(masks, self._device)
+        self._constraints.masks[upload(np.array(mask_rows, np.int64), self._device)] = send(masks, self._device)
 
     def _taken(self) -> dict[Sequence, list[int]]:
         """The tokens that each sequence got from the steps in flight."""
@@ -189,13 +183,13 @@ class _ProposedDrafts:
     tokens: Tensor
 
     @staticmethod
-    def read(rows: Seq[Row], slots: SlotTable) -> _ProposedDrafts:
+    def read(rows: Seq[Row], table: SlotTable) -> _ProposedDrafts:
         """Begin to read the rows' drafts from the slot table."""
-        device = slots.tokens.device
+        device = table.tokens.device
         max_drafts = max(row.drafts for row in rows)
         indices = [(row.slot, row.known + index) for row in rows for index in range(max_drafts)]
-        row_slots, positions = upload(np.array(indices, np.int64).T.copy(), device)
-        tokens = to_host(slots.tokens[row_slots, positions])
+        slots, positions = upload(np.array(indices, np.int64).T.copy(), device)
+        tokens = to_host(table.tokens[slots, positions])
         return _ProposedDrafts(rows, Arrival(device, EventPool()), tokens)
 
     def drafts(self) -> Iterator[tuple[Sequence, tuple[int, ...]]]:

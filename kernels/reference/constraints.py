@@ -13,7 +13,7 @@ from draftline.kernels.slots import SampleRows, SlotTable
 _Ints = npt.NDArray[np.int64]
 
 
-def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable) -> SampleConstraints:
+def constrain(rows: SampleRows, starts: Tensor, table: SlotTable, constraints: ConstraintTable) -> SampleConstraints:
     """``Ops.constrain`` in plain torch."""
     begins = starts.numpy(force=True).astype(np.int64)
     counts = np.diff(begins)
@@ -25,7 +25,7 @@ def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: C
     state = constraints.states.numpy(force=True)[slot].astype(np.int64)
     classes = constraints.classes.numpy(force=True)[slot].astype(np.int64)
     ends = constraints.ends.numpy(force=True)[slot]
-    words, tokens = constraints.words.numpy(force=True), slots.tokens.numpy(force=True)
+    words, tokens = constraints.words.numpy(force=True), table.tokens.numpy(force=True)
     index = 0
     while True:
         on = (state != 0) & (count > index)
@@ -71,28 +71,28 @@ def advance_constraints(
     constraints.states[where] = torch.from_numpy(after[legal].astype(np.int32)).to(device)
 
 
-def draft_forced(rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
+def draft_forced(slots: Tensor, count: int, table: SlotTable, constraints: ConstraintTable) -> None:
     """``Ops.draft_forced`` in plain torch."""
-    of_drafts, index = rows.repeat_interleave(count), torch.arange(count, device=rows.device).repeat(len(rows))
+    of_drafts, index = slots.repeat_interleave(count), torch.arange(count, device=slots.device).repeat(len(slots))
     forced, tokens = forced_drafts(of_drafts, index, constraints)
     if forced.any():
-        where = torch.from_numpy(forced.nonzero()[0]).to(rows.device)
+        where = torch.from_numpy(forced.nonzero()[0]).to(slots.device)
         slot = of_drafts[where]
-        slots.tokens[slot, slots.lengths[slot] + index[where]] = torch.from_numpy(tokens[forced]).to(rows.device)
+        table.tokens[slot, table.lengths[slot] + index[where]] = torch.from_numpy(tokens[forced]).to(slots.device)
 
 
 def forced_drafts(
-    rows: Tensor, index: Tensor, constraints: ConstraintTable
+    slots: Tensor, index: Tensor, constraints: ConstraintTable
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
     """Whether a draft is forced, and the token that it must be.
 
     Args:
-        rows: [S] int64, the slot of each draft.
+        slots: [S] int64, the slot of each draft.
         index: [S] int64, its index behind the slot's known tokens.
         constraints: the constraint table.
     """
     words, states = constraints.words.numpy(force=True), constraints.states.numpy(force=True)
-    state, index_host = states[rows.numpy(force=True)].astype(np.int64), index.numpy(force=True)
+    state, index_host = states[slots.numpy(force=True)].astype(np.int64), index.numpy(force=True)
     address = np.where(state > 0, words[np.maximum(state, 0) + DRAFTS], 0).astype(np.int64)
     forced = (address > 0) & (index_host < np.where(address > 0, words[address], 0))
     return forced, words[np.where(forced, address + 1 + index_host, 0)]

@@ -84,7 +84,7 @@ class RowParams:
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
 
-def read_rows(rows: SampleRows, slots: SlotTable) -> list[RowParams]:
+def read_rows(rows: SampleRows, table: SlotTable) -> list[RowParams]:
     """Bring the rows' parameters to the host: one small copy for each column that some row uses."""
     count = rows.slots.numel()
 
@@ -97,32 +97,32 @@ def read_rows(rows: SampleRows, slots: SlotTable) -> list[RowParams]:
     feature = SamplingFeatures
     has_bias, mask_row = [False] * count, [0] * count
     if feature.LOGIT_BIAS in rows.features:
-        has_bias = (slots.bias_ids[rows.slots] >= 0).any(dim=-1).tolist()
+        has_bias = (table.bias_ids[rows.slots] >= 0).any(dim=-1).tolist()
     if rows.masks is not None:
         mask_row = rows.masks.rows.tolist()
     columns = zip(
         rows.slots.tolist(),
         rows.positions.tolist(),
-        column(slots.seed, feature.TEMPERATURE, 0),
-        column(slots.prompt_lens, feature.PENALTIES | feature.BAD_WORDS, 0),
-        column(slots.min_length, feature.MIN_TOKENS, 0),
-        column(slots.temperature, feature.TEMPERATURE, 0.0),
-        column(slots.top_k, feature.TOP_K, 0),
-        column(slots.top_p, feature.TOP_P, 1.0),
-        column(slots.min_p, feature.MIN_P, 0.0),
-        column(slots.repetition_penalty, feature.PENALTIES, 1.0),
-        column(slots.presence_penalty, feature.PENALTIES, 0.0),
-        column(slots.frequency_penalty, feature.PENALTIES, 0.0),
+        column(table.seed, feature.TEMPERATURE, 0),
+        column(table.prompt_lens, feature.PENALTIES | feature.BAD_WORDS, 0),
+        column(table.min_length, feature.MIN_TOKENS, 0),
+        column(table.temperature, feature.TEMPERATURE, 0.0),
+        column(table.top_k, feature.TOP_K, 0),
+        column(table.top_p, feature.TOP_P, 1.0),
+        column(table.min_p, feature.MIN_P, 0.0),
+        column(table.repetition_penalty, feature.PENALTIES, 1.0),
+        column(table.presence_penalty, feature.PENALTIES, 0.0),
+        column(table.frequency_penalty, feature.PENALTIES, 0.0),
         has_bias,
-        column(slots.only_allowed, feature.ALLOWED_IDS, 0),
-        column(slots.bad_tokens, feature.BAD_WORDS, 0),
+        column(table.only_allowed, feature.ALLOWED_IDS, 0),
+        column(table.bad_tokens, feature.BAD_WORDS, 0),
         mask_row,
         strict=True,
     )
     return [RowParams(*values) for values in columns]
 
 
-def process(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | None) -> Floats:
+def process(logits: Floats, params: RowParams, table: SlotTable, mask: Tensor | None) -> Floats:
     """Penalties, logit bias, min_tokens, bad words, allowed ids and mask, in this order.
 
     Ids outside the vocabulary, in a history as in a bias or among stop ids, are ignored.
@@ -130,7 +130,7 @@ def process(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | 
     Args:
         logits: [V], without NaN; left unchanged.
         params: the row's parameters.
-        slots: the slot table.
+        table: the slot table.
         mask: [ceil(V / 32)] int32 of allowed-token bits, or None.
 
     Returns:
@@ -138,32 +138,32 @@ def process(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | 
     """
     processed = logits.copy()
     if params.is_penalised:
-        _penalise(processed, params, _row(slots.tokens, params.slot)[: params.position])
+        _penalise(processed, params, _row(table.tokens, params.slot)[: params.position])
     if params.has_bias:
-        ids, values = _row(slots.bias_ids, params.slot), _row(slots.bias_values, params.slot)
+        ids, values = _row(table.bias_ids, params.slot), _row(table.bias_values, params.slot)
         is_known = (ids >= 0) & (ids < len(logits))
         np.add.at(processed, ids[is_known], values[is_known])
     if params.position < params.min_length:
-        processed[_stop_ids(params, slots, len(logits))] = -np.inf
+        processed[_stop_ids(params, table, len(logits))] = -np.inf
     if params.bad_tokens:
-        processed[_known(_completing(params, slots), len(logits))] = -np.inf
-    for allowed in _masks(params, slots, mask):
+        processed[_known(_completing(params, table), len(logits))] = -np.inf
+    for allowed in _masks(params, table, mask):
         np.minimum(processed, _ceilings(allowed, len(logits)), out=processed)
     return processed
 
 
-def fallback(params: RowParams, slots: SlotTable, mask: Tensor | None, vocab: int) -> int:
+def fallback(params: RowParams, table: SlotTable, mask: Tensor | None, vocab: int) -> int:
     """The token of a row that has no logit above -inf: the lowest id that is allowed.
 
     Where no token satisfies all, min_tokens counts no more, and where there is still none, allowed ids do not either. Bad
     words do not count. 0 if the mask allows none.
     """
     choices = [np.ones(vocab, dtype=np.bool_)]
-    for allowed in reversed(_masks(params, slots, mask)):
+    for allowed in reversed(_masks(params, table, mask)):
         choices.append(choices[-1] & (_ceilings(allowed, vocab) > 0))
     if params.position < params.min_length:
         choices.append(choices[-1].copy())
-        choices[-1][_stop_ids(params, slots, vocab)] = False
+        choices[-1][_stop_ids(params, table, vocab)] = False
     return next((int(choice.argmax()) for choice in reversed(choices[1:]) if choice.any()), 0)
 
 
@@ -203,21 +203,21 @@ def _row(column: Tensor, slot: int) -> npt.NDArray[Any]:
     return row
 
 
-def _stop_ids(params: RowParams, slots: SlotTable, vocab: int) -> npt.NDArray[np.int32]:
-    return _known(_row(slots.stop_ids, params.slot), vocab)
+def _stop_ids(params: RowParams, table: SlotTable, vocab: int) -> npt.NDArray[np.int32]:
+    return _known(_row(table.stop_ids, params.slot), vocab)
 
 
-def _masks(params: RowParams, slots: SlotTable, mask: Tensor | None) -> list[Tensor]:
+def _masks(params: RowParams, table: SlotTable, mask: Tensor | None) -> list[Tensor]:
     """The bits of the tokens that may be sampled: of the allowed ids, and the mask."""
-    allowed = [slots.allowed[params.slot]] if params.only_allowed else []
+    allowed = [table.allowed[params.slot]] if params.only_allowed else []
     return allowed if mask is None else [*allowed, mask]
 
 
-def _completing(params: RowParams, slots: SlotTable) -> npt.NDArray[np.int32]:
+def _completing(params: RowParams, table: SlotTable) -> npt.NDArray[np.int32]:
     """The last tokens of the bad words whose other tokens end the output."""
-    words = _row(slots.word_tokens, params.slot)[: params.bad_tokens]
-    prefixes = _row(slots.word_prefixes, params.slot)[: params.bad_tokens]
-    output = _row(slots.tokens, params.slot)[params.prompt_len : params.position]
+    words = _row(table.word_tokens, params.slot)[: params.bad_tokens]
+    prefixes = _row(table.word_prefixes, params.slot)[: params.bad_tokens]
+    output = _row(table.tokens, params.slot)[params.prompt_len : params.position]
     ends = np.flatnonzero((prefixes >= 0) & (prefixes <= len(output)))
     back = 1
     while (longer := prefixes[ends] >= back).any():

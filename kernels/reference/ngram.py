@@ -49,12 +49,12 @@ def latest_match(tokens: Sequence[int], max_ngram: int) -> tuple[int, int]:
     return at, best
 
 
-def draft_ngram(rows: Tensor, count: int, max_ngram: int, slots: SlotTable, least: int) -> None:
+def draft_ngram(slots: Tensor, count: int, max_ngram: int, table: SlotTable, least: int) -> None:
     """``Ops.draft_ngram`` in plain torch."""
-    for slot in rows.tolist():
-        length = int(slots.lengths[slot])
-        drafts = continuation(slots.tokens[slot, :length].tolist(), count, max_ngram, least)
-        slots.tokens[slot, length : length + len(drafts)] = torch.tensor(drafts, dtype=torch.int32)
+    for slot in slots.tolist():
+        length = int(table.lengths[slot])
+        drafts = continuation(table.tokens[slot, :length].tolist(), count, max_ngram, least)
+        table.tokens[slot, length : length + len(drafts)] = torch.tensor(drafts, dtype=torch.int32)
 
 
 CONTEXT = 3
@@ -70,22 +70,22 @@ def ngram_key(context: Sequence[int], entries: int) -> tuple[int, int]:
     return mixed & (entries - 1), mixed - ((mixed >> 31) << 32)
 
 
-def learn_ngrams(rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
+def learn_ngrams(slots: Tensor, count: int, ngrams: Tensor, table: SlotTable) -> None:
     """``Ops.learn_ngrams`` in plain torch."""
-    for slot in rows.tolist():
-        length = int(slots.lengths[slot])
+    for slot in slots.tolist():
+        length = int(table.lengths[slot])
         first = max(CONTEXT, length - count)
-        tokens = slots.tokens[slot, first - CONTEXT : length].tolist()
+        tokens = table.tokens[slot, first - CONTEXT : length].tolist()
         for position in range(CONTEXT, len(tokens)):
             entry, check = ngram_key(tokens[position - CONTEXT : position], len(ngrams))
             ngrams[entry, 0], ngrams[entry, 1] = check, tokens[position]
 
 
-def draft_ngram_table(rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
+def draft_ngram_table(slots: Tensor, count: int, max_ngram: int, ngrams: Tensor, table: SlotTable) -> None:
     """``Ops.draft_ngram_table`` in plain torch."""
-    for slot in rows.tolist():
-        length = int(slots.lengths[slot])
-        tokens = slots.tokens[slot, :length].tolist()
+    for slot in slots.tolist():
+        length = int(table.lengths[slot])
+        tokens = table.tokens[slot, :length].tolist()
         at, matched = latest_match(tokens, max_ngram)
         own = [tokens[at + i % (length - at)] for i in range(count)]
         follows_own = True
@@ -97,4 +97,4 @@ def draft_ngram_table(rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, 
                     token = int(ngrams[entry, 1])
             follows_own = follows_own and token == guess
             tokens.append(token)
-        slots.tokens[slot, length : length + count] = torch.tensor(tokens[length:], dtype=torch.int32)
+        table.tokens[slot, length : length + count] = torch.tensor(tokens[length:], dtype=torch.int32)

@@ -272,8 +272,8 @@ class ReferenceOps(Ops):
     @override
     def gather(
         self,
-        slots: SlotTable,
-        rows: Tensor,
+        table: SlotTable,
+        slots: Tensor,
         query_lens: tuple[int, ...],
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
@@ -281,20 +281,20 @@ class ReferenceOps(Ops):
         from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
         # In numpy, on the table itself where it is on the host: torch's operations on so few numbers take longer.
-        slot, length, start, count = rows.numpy(force=True), *map(np.array, (query_lens, starts, logits_counts))
+        slot, length, start, count = slots.numpy(force=True), *map(np.array, (query_lens, starts, logits_counts))
         if from_newest:
-            start = np.where(from_newest, slots.lengths.numpy(force=True)[slot] - 1, start)
+            start = np.where(from_newest, table.lengths.numpy(force=True)[slot] - 1, start)
         end = length.cumsum()
         token_slot, position = slot.repeat(length), _ranges(start, length)
-        block_tables = slots.block_tables.numpy(force=True)
+        block_tables = table.block_tables.numpy(force=True)
         block = block_tables[token_slot, position // block_size].astype(np.int64)
 
         def tensor(values: np.ndarray, dtype: type[np.generic] = np.int64) -> Tensor:
-            return torch.from_numpy(values.astype(dtype, copy=False)).to(rows.device)
+            return torch.from_numpy(values.astype(dtype, copy=False)).to(slots.device)
 
         wanted = _ranges(end - count, count)
         batch = Batch(
-            token_ids=tensor(slots.tokens.numpy(force=True)[token_slot, position]),
+            token_ids=tensor(table.tokens.numpy(force=True)[token_slot, position]),
             positions=tensor(position),
             cache_index=tensor(block * block_size + position % block_size),
             query_starts=tensor(np.concatenate((_ZERO, end)), np.int32),
@@ -307,18 +307,18 @@ class ReferenceOps(Ops):
         return Inputs(batch, tensor(token_slot[wanted]), tensor(position[wanted] + 1))
 
     @override
-    def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
-        return sampling.sample(logits.to(torch.float32), rows, slots)
+    def sample(self, logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
+        return sampling.sample(logits.to(torch.float32), rows, table)
 
     @override
-    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable) -> Tensor:
-        return accept(tokens, rows, starts, max_samples, slots)
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, table: SlotTable) -> Tensor:
+        return accept(tokens, rows, starts, max_samples, table)
 
     @override
     def constrain(
-        self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
+        self, rows: SampleRows, starts: Tensor, table: SlotTable, constraints: ConstraintTable
     ) -> SampleConstraints:
-        return constrain(rows, starts, slots, constraints)
+        return constrain(rows, starts, table, constraints)
 
     @override
     def advance_constraints(
@@ -333,42 +333,42 @@ class ReferenceOps(Ops):
         advance_constraints(tokens, accepted, rows, starts, sample_constraints, constraints)
 
     @override
-    def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
-        draft_forced(rows, count, slots, constraints)
+    def draft_forced(self, slots: Tensor, count: int, table: SlotTable, constraints: ConstraintTable) -> None:
+        draft_forced(slots, count, table, constraints)
 
     @override
-    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable, least: int = 0) -> None:
-        draft_ngram(rows, count, max_ngram, slots, least)
+    def draft_ngram(self, slots: Tensor, count: int, max_ngram: int, table: SlotTable, least: int = 0) -> None:
+        draft_ngram(slots, count, max_ngram, table, least)
 
     @override
-    def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
-        learn_ngrams(rows, count, ngrams, slots)
+    def learn_ngrams(self, slots: Tensor, count: int, ngrams: Tensor, table: SlotTable) -> None:
+        learn_ngrams(slots, count, ngrams, table)
 
     @override
-    def draft_ngram_table(self, rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
-        draft_ngram_table(rows, count, max_ngram, ngrams, slots)
+    def draft_ngram_table(self, slots: Tensor, count: int, max_ngram: int, ngrams: Tensor, table: SlotTable) -> None:
+        draft_ngram_table(slots, count, max_ngram, ngrams, table)
 
     @override
     def gather_drafts(
-        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, passes: int, block_size: int
+        self, table: SlotTable, slots: Tensor, drafts: Tensor, query: DraftQuery, passes: int, block_size: int
     ) -> tuple[Inputs, ...]:
         later = DraftQuery(1, query.shift)
         queries = (query, *[later] * (passes - 1))
         return tuple(
-            self._gather_pass(slots, rows, drafts, step, query, block_size) for step, query in enumerate(queries)
+            self._gather_pass(table, slots, drafts, step, query, block_size) for step, query in enumerate(queries)
         )
 
     def _gather_pass(
-        self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, query: DraftQuery, block_size: int
+        self, table: SlotTable, slots: Tensor, drafts: Tensor, step: int, query: DraftQuery, block_size: int
     ) -> Inputs:
         # Rows without a draft in this pass are left out. In numpy, as `gather`.
         wanted = drafts.numpy(force=True) > step
-        chosen = rows.numpy(force=True)[wanted]
+        chosen = slots.numpy(force=True)[wanted]
         count, entries = len(chosen), query.entries
-        starts = slots.lengths.numpy(force=True)[chosen] + (step - query.tokens - query.shift)
+        starts = table.lengths.numpy(force=True)[chosen] + (step - query.tokens - query.shift)
         inputs = self.gather(
-            slots,
-            torch.from_numpy(chosen).to(rows.device),
+            table,
+            torch.from_numpy(chosen).to(slots.device),
             (entries,) * count,
             tuple(starts.tolist()),
             (query.ahead + 1,) * count,
@@ -376,11 +376,11 @@ class ReferenceOps(Ops):
         )
         batch = inputs.batch
         later = batch.positions.numpy(force=True) + query.shift
-        tokens = slots.tokens.numpy(force=True)[chosen.repeat(entries), later]
-        token_ids = torch.from_numpy(tokens.astype(np.int64)).to(rows.device)
+        tokens = table.tokens.numpy(force=True)[chosen.repeat(entries), later]
+        token_ids = torch.from_numpy(tokens.astype(np.int64)).to(slots.device)
         cache_index = batch.cache_index
         if query.ahead:
-            entry = torch.arange(entries, device=rows.device)
+            entry = torch.arange(entries, device=slots.device)
             behind = entry[query.tokens :] + (query.ahead_id - query.tokens)
             token_ids.view(count, entries)[:, query.tokens :] = behind
             last = drafts[torch.from_numpy(wanted)].long()[:, None] + (query.tokens - step)
@@ -393,34 +393,34 @@ class ReferenceOps(Ops):
         self,
         logits: Tensor,
         token_ids: Tensor | None,
-        rows: Tensor,
+        slots: Tensor,
         positions: Tensor,
-        slots: SlotTable,
+        table: SlotTable,
         constraints: ConstraintTable,
         following: Inputs | None = None,
     ) -> None:
         stored = positions >= 0
         if not stored.all():
-            logits, rows, positions = logits[stored], rows[stored], positions[stored]
-        drafts = self._sampled_drafts(logits, token_ids, rows, positions, slots)
-        forced, tokens = forced_drafts(rows, positions - slots.lengths[rows], constraints)
+            logits, slots, positions = logits[stored], slots[stored], positions[stored]
+        drafts = self._sampled_drafts(logits, token_ids, slots, positions, table)
+        forced, tokens = forced_drafts(slots, positions - table.lengths[slots], constraints)
         if forced.any():
             drafts = torch.where(torch.from_numpy(forced), torch.from_numpy(tokens.astype(np.int64)), drafts)
-        slots.tokens[rows, positions] = drafts.to(torch.int32)
+        table.tokens[slots, positions] = drafts.to(torch.int32)
         if following is not None:
-            following.batch.token_ids.copy_(slots.tokens[following.slots, following.positions - 1])
+            following.batch.token_ids.copy_(table.tokens[following.slots, following.positions - 1])
 
     def _sampled_drafts(
-        self, logits: Tensor, token_ids: Tensor | None, rows: Tensor, positions: Tensor, slots: SlotTable
+        self, logits: Tensor, token_ids: Tensor | None, slots: Tensor, positions: Tensor, table: SlotTable
     ) -> Tensor:
         """[S] int64: the tokens of `draft_sampled`, of drafts that are all stored."""
-        best = sampling.greedy(logits, rows, slots)
+        best = sampling.greedy(logits, slots, table)
         if best is not None:
             return best if token_ids is None else token_ids[best]
         if token_ids is not None:  # the noise is that of the whole vocabulary's tokens
             every = logits.new_full((logits.shape[0], int(token_ids[-1]) + 1), float("-inf"))
             logits = every.index_copy_(1, token_ids, logits)
-        return self.sample(logits, SampleRows(rows, positions, SamplingFeatures.TEMPERATURE, masks=None), slots)
+        return self.sample(logits, SampleRows(slots, positions, SamplingFeatures.TEMPERATURE, masks=None), table)
 
     @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -44,13 +44,13 @@ _GROUP_BLOCKS = 4096
 """Blocks of several rows whose noise is made at once: numpy's overhead counts less, and they fit a CPU's cache."""
 
 
-def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
+def sample(logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
     """The token at each row's position. See `Ops.sample`.
 
     Args:
         logits: [S, V] float32; left unchanged.
         rows: which sequence and position each row belongs to.
-        slots: the slot table.
+        table: the slot table.
 
     Returns:
         [S] int64 token ids.
@@ -61,20 +61,20 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
     tokens, is_usual = _best(values)
     if rows.features or rows.masks is not None or not is_usual.all():
         with np.errstate(over="ignore", invalid="ignore"):
-            for group in _groups(_contests(values, tokens, is_usual, rows, slots)):
+            for group in _groups(_contests(values, tokens, is_usual, rows, table)):
                 tokens[[contest.row for contest in group]] = _winners(group)
     return torch.from_numpy(tokens).to(logits.device)
 
 
-def greedy(logits: Tensor, rows: Tensor, slots: SlotTable) -> Tensor | None:
+def greedy(logits: Tensor, slots: Tensor, table: SlotTable) -> Tensor | None:
     """The index of each row's largest logit, the first of equals; None if a row has none or its temperature is above 0.
 
     Args:
         logits: [S, V].
-        rows: [S] int64, each row's slot.
-        slots: the slot table.
+        slots: [S] int64, each row's slot.
+        table: the slot table.
     """
-    if (slots.temperature.numpy(force=True)[rows.numpy(force=True)] >= MIN_TEMPERATURE).any():
+    if (table.temperature.numpy(force=True)[slots.numpy(force=True)] >= MIN_TEMPERATURE).any():
         return None
     tokens, is_usual = _best(logits.numpy(force=True))
     return torch.from_numpy(tokens).to(logits.device) if is_usual.all() else None
@@ -143,27 +143,27 @@ class _Contest:
 
 
 def _contests(
-    values: Floats, tokens: Ids, is_usual: npt.NDArray[np.bool_], rows: SampleRows, slots: SlotTable
+    values: Floats, tokens: Ids, is_usual: npt.NDArray[np.bool_], rows: SampleRows, table: SlotTable
 ) -> Iterator[_Contest]:
     """The contests of the rows that need noise. The tokens of other rows are written to ``tokens``."""
-    for row, params in enumerate(read_rows(rows, slots)):
+    for row, params in enumerate(read_rows(rows, table)):
         if params.is_processed or not params.is_greedy or not is_usual[row]:
-            tokens[row], scaled = _scale(values[row], params, slots, _mask(rows, params))
+            tokens[row], scaled = _scale(values[row], params, table, _mask(rows, params))
             if scaled is not None:
                 yield _contest(row, scaled, int(tokens[row]), params)
 
 
-def _scale(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | None) -> tuple[int, Floats | None]:
+def _scale(logits: Floats, params: RowParams, table: SlotTable, mask: Tensor | None) -> tuple[int, Floats | None]:
     """The most likely token, and [V] processed logits divided by the temperature; None where that token is taken."""
     values = logits
     if np.isnan(logits.max()):
         values = logits.copy()
         values[np.isnan(values)] = -np.inf
     if params.is_processed:
-        values = process(values, params, slots, mask)
+        values = process(values, params, table, mask)
     best_id = int(values.argmax())
     if values[best_id] == -np.inf:
-        return fallback(params, slots, mask, len(values)), None
+        return fallback(params, table, mask, len(values)), None
     if params.is_greedy:
         return best_id, None
     scaled: Floats = values if params.temperature == 1.0 else values / np.float32(params.temperature)

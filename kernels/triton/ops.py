@@ -192,15 +192,15 @@ class TritonOps(Ops):
     @override
     def gather(
         self,
-        slots: SlotTable,
-        rows: Tensor,
+        table: SlotTable,
+        slots: Tensor,
         query_lens: tuple[int, ...],
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
         block_size: int,
         from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
-        return gather(slots, rows, query_lens, starts, logits_counts, block_size, from_newest)
+        return gather(table, slots, query_lens, starts, logits_counts, block_size, from_newest)
 
     @override
     def uneven_rule(self, bound: int, heads: tuple[int, int], cache: LayerCache) -> AreUneven:
@@ -213,18 +213,18 @@ class TritonOps(Ops):
         return share_long_histories(batch, kv_heads, head_dim, self.limits)
 
     @override
-    def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
-        return sample(logits, rows, slots)
+    def sample(self, logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
+        return sample(logits, rows, table)
 
     @override
-    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable) -> Tensor:
-        return accept(tokens, rows, starts, max_samples, slots)
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, table: SlotTable) -> Tensor:
+        return accept(tokens, rows, starts, max_samples, table)
 
     @override
     def constrain(
-        self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
+        self, rows: SampleRows, starts: Tensor, table: SlotTable, constraints: ConstraintTable
     ) -> SampleConstraints:
-        return constrain(rows, starts, slots, constraints)
+        return constrain(rows, starts, table, constraints)
 
     @override
     def advance_constraints(
@@ -239,40 +239,40 @@ class TritonOps(Ops):
         advance_constraints(tokens, accepted, rows, starts, sample_constraints, constraints)
 
     @override
-    def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
-        draft_forced(rows, count, slots, constraints)
+    def draft_forced(self, slots: Tensor, count: int, table: SlotTable, constraints: ConstraintTable) -> None:
+        draft_forced(slots, count, table, constraints)
 
     @override
-    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable, least: int = 0) -> None:
-        draft_ngram(rows, count, max_ngram, slots, least)
+    def draft_ngram(self, slots: Tensor, count: int, max_ngram: int, table: SlotTable, least: int = 0) -> None:
+        draft_ngram(slots, count, max_ngram, table, least)
 
     @override
-    def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
-        learn_ngrams(rows, count, ngrams, slots)
+    def learn_ngrams(self, slots: Tensor, count: int, ngrams: Tensor, table: SlotTable) -> None:
+        learn_ngrams(slots, count, ngrams, table)
 
     @override
-    def draft_ngram_table(self, rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
-        draft_ngram_table(rows, count, max_ngram, ngrams, slots)
+    def draft_ngram_table(self, slots: Tensor, count: int, max_ngram: int, ngrams: Tensor, table: SlotTable) -> None:
+        draft_ngram_table(slots, count, max_ngram, ngrams, table)
 
     @override
     def gather_drafts(
-        self, slots: SlotTable, rows: Tensor, drafts: Tensor, query: DraftQuery, passes: int, block_size: int
+        self, table: SlotTable, slots: Tensor, drafts: Tensor, query: DraftQuery, passes: int, block_size: int
     ) -> tuple[Inputs, ...]:
-        return gather_drafts(slots, rows, drafts, query, passes, block_size, overlap=overlaps(rows, self.limits))
+        return gather_drafts(table, slots, drafts, query, passes, block_size, overlap=overlaps(slots, self.limits))
 
     @override
     def draft_sampled(
         self,
         logits: Tensor,
         token_ids: Tensor | None,
-        rows: Tensor,
+        slots: Tensor,
         positions: Tensor,
-        slots: SlotTable,
+        table: SlotTable,
         constraints: ConstraintTable,
         following: Inputs | None = None,
     ) -> None:
         overlap = overlaps(logits, self.limits)
-        draft_sampled(logits, token_ids, rows, positions, slots, constraints, following, overlap=overlap)
+        draft_sampled(logits, token_ids, slots, positions, table, constraints, following, overlap=overlap)
 
     @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

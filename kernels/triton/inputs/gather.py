@@ -160,20 +160,20 @@ class GatherBounds:
     logits_lens: tuple[int, ...]
 
 
-def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherBounds, block_size: int) -> Inputs:
+def gather_planned(table: SlotTable, slots: Tensor, plan: Tensor, bounds: GatherBounds, block_size: int) -> Inputs:
     """Build a step's inputs from a plan on the device.
 
     Args:
-        slots: the slot table.
-        rows: [R] int64, the slot of each row.
+        table: the slot table.
+        slots: [R] int64, the slot of each row.
         plan: [3 R + 2] int32: R + 1 query starts, R + 1 logits starts, and each row's computed tokens or `FROM_NEWEST`.
             A row whose two query starts are equal has no tokens.
         bounds: the plan's sizes, or upper bounds.
         block_size: tokens a cache block.
     """
-    device = slots.tokens.device
+    device = table.tokens.device
     num_rows, num_tokens, num_logits = len(bounds.query_lens), bounds.num_tokens, bounds.num_logits
-    max_blocks = slots.block_tables.shape[1]
+    max_blocks = table.block_tables.shape[1]
     token_ids = torch.empty(num_tokens, dtype=torch.int64, device=device)
     positions = torch.empty_like(token_ids)
     cache_index = torch.empty_like(token_ids)
@@ -188,9 +188,9 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
     logits_positions = torch.empty_like(logits_index)
     parts = min(16, max(1, triton.cdiv(max(bounds.query_lens, default=0), _BLOCK)))
     _gather_kernel[(num_rows + 1, parts)](
-        slots.tokens,
-        slots.block_tables,
-        rows,
+        table.tokens,
+        table.block_tables,
+        slots,
         plan,
         token_ids,
         positions,
@@ -203,9 +203,9 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
         logits_positions,
         logits_starts,
         longest_first,
-        slots.lengths,
-        slots.tokens.stride(0),
-        slots.block_tables.stride(0),
+        table.lengths,
+        table.tokens.stride(0),
+        table.block_tables.stride(0),
         num_rows,
         num_tokens,
         num_logits,
@@ -238,8 +238,8 @@ def plan_on_host(query_lens: tuple[int, ...], starts: tuple[int, ...], logits_co
 
 
 def gather(
-    slots: SlotTable,
-    rows: Tensor,
+    table: SlotTable,
+    slots: Tensor,
     query_lens: tuple[int, ...],
     starts: tuple[int, ...],
     logits_counts: tuple[int, ...],
@@ -247,7 +247,7 @@ def gather(
     from_newest: tuple[bool, ...] = (),
 ) -> Inputs:
     """``Ops.gather`` by one kernel. The batch's ``query_lens_host`` are upper bounds, and its last tokens may be padding."""
-    device = slots.tokens.device
+    device = table.tokens.device
     planned = starts
     if from_newest:
         planned = tuple(FROM_NEWEST if newest else start for start, newest in zip(starts, from_newest, strict=True))
@@ -262,7 +262,7 @@ def gather(
         # Each number would be a kernel of its own, which a step would wait for.
         logits_lens=logits_counts if max(logits_counts, default=0) <= 1 else (),
     )
-    return gather_planned(slots, rows, plan, bounds, block_size)
+    return gather_planned(table, slots, plan, bounds, block_size)
 
 
 def _query_bound(query_len: int, logits_count: int) -> int:

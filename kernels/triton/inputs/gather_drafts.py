@@ -114,8 +114,8 @@ def _gather_drafts_kernel(
 
 
 def gather_drafts(
-    slots: SlotTable,
-    rows: Tensor,
+    table: SlotTable,
+    slots: Tensor,
     drafts: Tensor,
     query: DraftQuery,
     passes: int,
@@ -127,9 +127,9 @@ def gather_drafts(
 
     A row without a pass's draft is padding there that attends to its query alone.
     """
-    device = slots.tokens.device
-    count, entries = rows.shape[0], query.entries
-    longest, max_blocks = slots.tokens.shape[1], slots.block_tables.shape[1]
+    device = table.tokens.device
+    count, entries = slots.shape[0], query.entries
+    longest, max_blocks = table.tokens.shape[1], table.block_tables.shape[1]
     token_ids, positions, cache_index = torch.empty((3, count * entries), dtype=torch.int64, device=device)
     logits_index, logits_slots, logits_positions = torch.empty(
         (3, count * (query.ahead + 1)), dtype=torch.int64, device=device
@@ -146,10 +146,10 @@ def gather_drafts(
     later_index = torch.empty(count, dtype=torch.int64, device=device)
     if count:
         _gather_drafts_kernel[(count, min(16, triton.cdiv(max_blocks, _BLOCK)))](
-            slots.tokens,
-            slots.block_tables,
-            slots.lengths,
-            rows,
+            table.tokens,
+            table.block_tables,
+            table.lengths,
+            slots,
             drafts,
             token_ids,
             positions,
@@ -166,8 +166,8 @@ def gather_drafts(
             later_contexts,
             later_starts,
             later_index,
-            slots.tokens.stride(0),
-            slots.block_tables.stride(0),
+            table.tokens.stride(0),
+            table.block_tables.stride(0),
             stride,
             AHEAD_ID=query.ahead_id,
             PASSES=passes,

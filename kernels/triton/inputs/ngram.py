@@ -63,15 +63,15 @@ def _ngram_kernel(
     tl.store(tokens + length + draft, token, mask=wanted)
 
 
-def draft_ngram(rows: Tensor, count: int, max_ngram: int, slots: SlotTable, least: int) -> None:
+def draft_ngram(slots: Tensor, count: int, max_ngram: int, table: SlotTable, least: int) -> None:
     """``Ops.draft_ngram`` by Triton kernels."""
-    if not rows.shape[0] or not count:
+    if not slots.shape[0] or not count:
         return
-    _ngram_kernel[(rows.shape[0],)](
-        slots.tokens,
-        slots.lengths,
-        rows,
-        slots.tokens.stride(0),
+    _ngram_kernel[(slots.shape[0],)](
+        table.tokens,
+        table.lengths,
+        slots,
+        table.tokens.stride(0),
         COUNT=count,
         PADDED=triton.next_power_of_2(count),
         LONGEST=max_ngram,

@@ -83,15 +83,15 @@ def _draft_kernel(
         first, second, third = second, third, token
 
 
-def learn_ngrams(rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
+def learn_ngrams(slots: Tensor, count: int, ngrams: Tensor, table: SlotTable) -> None:
     """``Ops.learn_ngrams`` by Triton kernels."""
-    if rows.shape[0] and count:
-        _learn_kernel[(rows.shape[0],)](
-            slots.tokens,
-            slots.lengths,
-            rows,
+    if slots.shape[0] and count:
+        _learn_kernel[(slots.shape[0],)](
+            table.tokens,
+            table.lengths,
+            slots,
             _entries(ngrams),
-            slots.tokens.stride(0),
+            table.tokens.stride(0),
             COUNT=count,
             PADDED=triton.next_power_of_2(count),
             ENTRIES=ngrams.shape[0],
@@ -99,15 +99,15 @@ def learn_ngrams(rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> 
         )
 
 
-def draft_ngram_table(rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
+def draft_ngram_table(slots: Tensor, count: int, max_ngram: int, ngrams: Tensor, table: SlotTable) -> None:
     """``Ops.draft_ngram_table`` by Triton kernels."""
-    if rows.shape[0] and count:
-        _draft_kernel[(rows.shape[0],)](
-            slots.tokens,
-            slots.lengths,
-            rows,
+    if slots.shape[0] and count:
+        _draft_kernel[(slots.shape[0],)](
+            table.tokens,
+            table.lengths,
+            slots,
             _entries(ngrams),
-            slots.tokens.stride(0),
+            table.tokens.stride(0),
             COUNT=count,
             LONGEST=max_ngram,
             ENTRIES=ngrams.shape[0],

@@ -43,7 +43,7 @@ def _accept_kernel(
     tl.store(accepted + row, length)
 
 
-def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable) -> Tensor:
+def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, table: SlotTable) -> Tensor:
     """``Ops.accept`` by Triton kernels."""
     count = starts.shape[0] - 1
     accepted = torch.empty(count, dtype=torch.int32, device=tokens.device)
@@ -53,10 +53,10 @@ def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, s
             rows.slots,
             rows.positions,
             starts,
-            slots.tokens,
-            slots.lengths,
+            table.tokens,
+            table.lengths,
             accepted,
-            slots.tokens.stride(0),
+            table.tokens.stride(0),
             MAX_SAMPLES=triton.next_power_of_2(max_samples),
             num_warps=1,
         )

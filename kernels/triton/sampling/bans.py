@@ -75,23 +75,23 @@ def _bad_words_kernel(
         tl.store(edited + row * VOCAB + token, float("-inf"), mask=completes & (token >= 0) & (token < VOCAB))
 
 
-def ban(edited: Tensor, rows: SampleRows, slots: SlotTable) -> None:
+def ban(edited: Tensor, rows: SampleRows, table: SlotTable) -> None:
     """Write -inf for the tokens that the rows' allowed ids and bad words exclude.
 
     Args:
         edited: [S, V] float32, contiguous; changed.
         rows: which sequence and position each row belongs to.
-        slots: the slot table.
+        table: the slot table.
     """
     count, vocab = edited.shape
     if rows.features & SamplingFeatures.ALLOWED_IDS:
         _allow_kernel[(count, triton.cdiv(vocab, _BLOCK))](
             edited,
             rows.slots,
-            slots.only_allowed,
-            slots.allowed,
+            table.only_allowed,
+            table.allowed,
             VOCAB=vocab,
-            WORDS=slots.allowed.shape[1],
+            WORDS=table.allowed.shape[1],
             BLOCK=_BLOCK,
         )
     if rows.features & SamplingFeatures.BAD_WORDS:
@@ -99,13 +99,13 @@ def ban(edited: Tensor, rows: SampleRows, slots: SlotTable) -> None:
             edited,
             rows.slots,
             rows.positions,
-            slots.tokens,
-            slots.prompt_lens,
-            slots.bad_tokens,
-            slots.word_tokens,
-            slots.word_prefixes,
-            slots.tokens.stride(0),
+            table.tokens,
+            table.prompt_lens,
+            table.bad_tokens,
+            table.word_tokens,
+            table.word_prefixes,
+            table.tokens.stride(0),
             VOCAB=vocab,
-            ENTRIES=slots.word_tokens.shape[1],
+            ENTRIES=table.word_tokens.shape[1],
             BLOCK=_BLOCK,
         )

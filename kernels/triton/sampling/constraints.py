@@ -145,7 +145,7 @@ def _draft_forced_kernel(
     tl.store(slot_tokens + slot * tokens_stride + length + draft, token, mask=forced & (draft < COUNT))
 
 
-def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable) -> SampleConstraints:
+def constrain(rows: SampleRows, starts: Tensor, table: SlotTable, constraints: ConstraintTable) -> SampleConstraints:
     """``Ops.constrain`` by Triton kernels."""
     count, samples = starts.shape[0] - 1, rows.slots.shape[0]
     mask_rows, states = torch.empty((2, samples), dtype=torch.int32, device=rows.slots.device)
@@ -153,7 +153,7 @@ def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: C
         rows.slots,
         rows.positions,
         starts,
-        slots.tokens,
+        table.tokens,
         constraints.words,
         constraints.states,
         constraints.classes,
@@ -162,7 +162,7 @@ def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: C
         states,
         count,
         samples,
-        slots.tokens.stride(0),
+        table.tokens.stride(0),
         constraints.host_masks,
         constraints.host_samples,
         BLOCK=_BLOCK,
@@ -197,16 +197,16 @@ def advance_constraints(
         )
 
 
-def draft_forced(rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
+def draft_forced(slots: Tensor, count: int, table: SlotTable, constraints: ConstraintTable) -> None:
     """``Ops.draft_forced`` by Triton kernels."""
-    if rows.shape[0] and count:
-        _draft_forced_kernel[(rows.shape[0],)](
-            rows,
-            slots.tokens,
-            slots.lengths,
+    if slots.shape[0] and count:
+        _draft_forced_kernel[(slots.shape[0],)](
+            slots,
+            table.tokens,
+            table.lengths,
             constraints.words,
             constraints.states,
-            slots.tokens.stride(0),
+            table.tokens.stride(0),
             COUNT=count,
             PADDED=triton.next_power_of_2(count),
             num_warps=1,

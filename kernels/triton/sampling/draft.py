@@ -111,9 +111,9 @@ def _store_best_kernel(
 def draft_sampled(
     logits: Tensor,
     token_ids: Tensor | None,
-    rows: Tensor,
+    slots: Tensor,
     positions: Tensor,
-    slots: SlotTable,
+    table: SlotTable,
     constraints: ConstraintTable,
     following: Inputs | None = None,
     *,
@@ -127,14 +127,14 @@ def draft_sampled(
     block_score = torch.empty((count, num_blocks), dtype=torch.float32, device=logits.device)
     block_best = torch.empty((count, num_blocks), dtype=torch.int32, device=logits.device)
     # An unused argument must still be a tensor.
-    mapped = rows if token_ids is None else token_ids
+    mapped = slots if token_ids is None else token_ids
     _best_kernel[(count, num_blocks)](
         logits,
         mapped,
-        rows,
+        slots,
         positions,
-        slots.temperature,
-        slots.seed,
+        table.temperature,
+        table.seed,
         block_score,
         block_best,
         logits.stride(0),
@@ -150,14 +150,14 @@ def draft_sampled(
         block_score,
         block_best,
         mapped,
-        rows,
+        slots,
         positions,
-        slots.tokens,
-        slots.lengths,
+        table.tokens,
+        table.lengths,
         constraints.words,
         constraints.states,
         positions if following is None else following.batch.token_ids,
-        slots.tokens.stride(0),
+        table.tokens.stride(0),
         FOLLOWED=following is not None,
         COUNT=vocab,
         NUM_BLOCKS=num_blocks,

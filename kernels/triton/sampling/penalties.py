@@ -122,26 +122,26 @@ def _bias_kernel(
             tl.store(edited + row * VOCAB + stop, float("-inf"), mask=(stop >= 0) & (stop < VOCAB))
 
 
-def edit(edited: Tensor, logits: Tensor, rows: SampleRows, slots: SlotTable) -> None:
+def edit(edited: Tensor, logits: Tensor, rows: SampleRows, table: SlotTable) -> None:
     """Apply the rows' penalties, bias and min_tokens.
 
     Args:
         edited: [S, V] float32, contiguous: a copy of ``logits``, which this changes.
         logits: [S, V].
         rows: which sequence and position each row belongs to.
-        slots: the slot table.
+        table: the slot table.
     """
     count, vocab = logits.shape
     if rows.features & SamplingFeatures.PENALTIES:
         counts = torch.zeros((count, vocab), dtype=torch.int32, device=logits.device)
-        history = (rows.slots, rows.positions, slots.tokens)
-        penalties = (slots.repetition_penalty, slots.presence_penalty, slots.frequency_penalty)
+        history = (rows.slots, rows.positions, table.tokens)
+        penalties = (table.repetition_penalty, table.presence_penalty, table.frequency_penalty)
         _count_kernel[(count, _PARTS)](
             counts,
             *history,
-            slots.prompt_lens,
+            table.prompt_lens,
             *penalties,
-            slots.tokens.stride(0),
+            table.tokens.stride(0),
             VOCAB=vocab,
             BLOCK=_BLOCK,
         )
@@ -151,7 +151,7 @@ def edit(edited: Tensor, logits: Tensor, rows: SampleRows, slots: SlotTable) -> 
             counts,
             *history,
             *penalties,
-            slots.tokens.stride(0),
+            table.tokens.stride(0),
             logits.stride(0),
             VOCAB=vocab,
             BLOCK=_BLOCK,
@@ -163,13 +163,13 @@ def edit(edited: Tensor, logits: Tensor, rows: SampleRows, slots: SlotTable) -> 
             edited,
             rows.slots,
             rows.positions,
-            slots.bias_ids,
-            slots.bias_values,
-            slots.min_length,
-            slots.stop_ids,
+            table.bias_ids,
+            table.bias_values,
+            table.min_length,
+            table.stop_ids,
             VOCAB=vocab,
-            BIAS=slots.bias_ids.shape[1],
-            STOPS=slots.stop_ids.shape[1],
+            BIAS=table.bias_ids.shape[1],
+            STOPS=table.stop_ids.shape[1],
             LOGIT_BIAS=bool(rows.features & SamplingFeatures.LOGIT_BIAS),
             MIN_TOKENS=bool(rows.features & SamplingFeatures.MIN_TOKENS),
         )

@@ -256,23 +256,23 @@ def _choose_kernel(
     tl.store(out + row, token.to(tl.int64))
 
 
-def _edited(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
+def _edited(logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
     """Logits [S, V] with sparse edits, as a copy in float32; without any, the argument itself."""
     if not rows.features & (EDITS | BANS):
         return logits
     edited = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-    edit(edited, logits, rows, slots)
-    ban(edited, rows, slots)
+    edit(edited, logits, rows, table)
+    ban(edited, rows, table)
     return edited
 
 
-def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
+def sample(logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
     """``Ops.sample`` by Triton kernels."""
     count, vocab = logits.shape
     device = logits.device
     features = rows.features
     truncated = bool(features & (SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P))
-    values = _edited(logits, rows, slots)
+    values = _edited(logits, rows, table)
     # An unused argument must still be a tensor.
     masks = rows.masks or Masks(rows.slots, rows.slots)
     num_groups = triton.cdiv(vocab, GROUP)
@@ -292,8 +292,8 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         masks.rows,
         rows.slots,
         rows.positions,
-        slots.temperature,
-        slots.seed,
+        table.temperature,
+        table.seed,
         block_score,
         block_id,
         block_max,
@@ -317,15 +317,15 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         out,
         rows.slots,
         rows.positions,
-        slots.temperature,
-        slots.seed,
-        slots.top_k,
-        slots.top_p,
-        slots.min_p,
-        slots.min_length,
-        slots.stop_ids,
-        slots.only_allowed,
-        slots.allowed,
+        table.temperature,
+        table.seed,
+        table.top_k,
+        table.top_p,
+        table.min_p,
+        table.min_length,
+        table.stop_ids,
+        table.only_allowed,
+        table.allowed,
         block_score,
         block_id,
         block_max,
@@ -341,8 +341,8 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         PADDED_BLOCKS=triton.next_power_of_2(num_blocks),
         NUM_GROUPS=num_groups,
         PADDED_GROUPS=triton.next_power_of_2(num_groups),
-        STOPS=slots.stop_ids.shape[1],
-        ALLOWED_WORDS=slots.allowed.shape[1],
+        STOPS=table.stop_ids.shape[1],
+        ALLOWED_WORDS=table.allowed.shape[1],
         MASKED=rows.masks is not None,
         MIN_TOKENS=bool(features & SamplingFeatures.MIN_TOKENS),
         ALLOWED_IDS=bool(features & SamplingFeatures.ALLOWED_IDS),
