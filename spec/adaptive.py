@@ -183,7 +183,8 @@ class DraftBudgets:
         if longest > self._costs.draft_lens[-1]:
             return
         measured = self._costs.of_drafts(rows, drafts, longest) + self._catch_up.seconds(caught_up)
-        self._pace.observe(seconds, measured, prompt_tokens * self._costs.a_token, drafting=longest > 0)
+        prompts = prompt_tokens * self._costs.a_token
+        self._pace.observe(seconds, measured, prompts=prompts, drafting=longest > 0)
 
     def seconds(self, rows: int) -> float:
         """Seconds of a step of so many rows without drafts, as measured at the start."""

@@ -133,15 +133,15 @@ class Pace:
         """The factor of steps with drafts alone."""
         return math.exp(self._factors[1])
 
-    def observe(self, seconds: float, decodes: float, prompts: float = 0.0, *, drafting: bool) -> None:
+    def observe(self, seconds: float, decodes: float, *, drafting: bool, prompts: float = 0.0) -> None:
         """Learn from a step.
 
         Args:
             seconds: the time that it took, at least 0.
             decodes: what its decodes or verifies take as measured, more than 0.
-            prompts: what its prompts were expected to take.
             drafting: whether it had drafts. If the step before had not, or the other way round, it is ignored: a host that is late
                 still works for the step before.
+            prompts: what its prompts were expected to take.
         """
         if drafting is not self._drafting:
             self._drafting = drafting

@@ -207,3 +207,24 @@ def test_every_imported_library_is_a_declared_dependency() -> None:
         if not declared & {provider.lower().replace("_", "-") for provider in providers.get(name, [name])}
     }
     assert not undeclared
+
+
+def compiled_modules() -> tuple[str, ...]:
+    """The paths in setup.py's ``COMPILED``."""
+    (modules,) = [
+        ast.literal_eval(node.value)
+        for node in ast.parse((ROOT / "setup.py").read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMPILED"
+    ]
+    return tuple(modules)
+
+
+@pytest.mark.parametrize("path", compiled_modules())
+def test_mypyc_can_write_the_signatures_of_a_compiled_module(path: str) -> None:
+    # It writes keyword-only parameters as positional ones, of which none without a default may follow one with a default.
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.FunctionDef):
+            required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
+            optional = [False] * required + [True] * len(node.args.defaults)
+            optional += [default is not None for default in node.args.kw_defaults]
+            assert optional == sorted(optional), f"{node.name} has a required parameter behind an optional one"

@@ -59,7 +59,7 @@ def test_prompts_do_not_look_like_dear_drafts(prompt: float) -> None:
     for step in range(2000):
         drafting = step % 50 >= 5
         tokens = step * 7 % 5
-        pace.observe((1.3 if drafting else 1.0) + prompt * tokens, 1.0, 0.1 * tokens, drafting=drafting)
+        pace.observe((1.3 if drafting else 1.0) + prompt * tokens, 1.0, prompts=0.1 * tokens, drafting=drafting)
     assert pace.with_drafts == pytest.approx(1.3, rel=0.05)
 
 
