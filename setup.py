@@ -19,6 +19,7 @@ COMPILED = (
     "engine/scheduling/prefix_tree.py",
     "engine/scheduling/queue.py",
     "engine/scheduling/scheduler.py",
+    "engine/scheduling/step_stats.py",
     "engine/streaming/detokenizer.py",
     "engine/streaming/output_state.py",
     "spec/adaptive.py",

@@ -26,7 +26,8 @@ from draftline.engine.scheduling.ordering import ORDERS
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLog
-from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DraftTally, EngineStats, Histogram, StepTimes, WorkMeter
+from draftline.engine.scheduling.step_stats import StepStats
+from draftline.engine.stats import EngineStats, StepTimes
 from draftline.engine.streaming.output_state import OutputState
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.models.work import ModelWork
@@ -56,11 +57,17 @@ class _InFlight:
 
 
 class Core:
-    """Runs requests to their ends. Every method is called from one thread, except `Sequence.cancelled`'s setting.
+    """Runs requests to their ends. One thread steps it; the methods that other threads may call say so.
 
     Attributes:
+        info: the model and limits that callers see.
+        tokenizer: the model's tokenizer.
+        compiler: compiles requests' constraints, for callers; None if they cannot have any.
+        journal: the changes of the prefix cache. Any thread may follow them.
         backlog: the requests that have not run yet. Other threads may read its counts.
         profiler: records its steps.
+        now: the clock, in seconds. Any thread may read it.
+        kernels_compiling: how many kernels are compiled beside the steps. Any thread may ask.
     """
 
     def __init__(
@@ -102,14 +109,12 @@ class Core:
         self._scheduler = scheduler
         self._runner = runner
         self.now = clock
-        self._eos_ids = frozenset(info.eos_token_ids)
         self._live: dict[str, Request] = {}
         self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
         self._deadlines = Deadlines()
         self._queue_order = ORDERS[info.scheduling]()
         self._budget = budget
-        self._work = work
-        self._meter = WorkMeter(info.peak)
+        self._stats = StepStats(info, work, clock())
         self._step_log = step_log
         self.kernels_compiling = kernels_compiling
         self.profiler = runner.profiler
@@ -118,16 +123,8 @@ class Core:
         self._steps_ahead = steps_ahead
         self._in_flight: deque[_InFlight] = deque()
         self._launched = 0
-        self._steps = 0
-        self._generated_tokens = 0
-        self._failed_outputs = 0
-        self._token_gaps = Histogram(TOKEN_GAP_BOUNDS_S)
-        self._read_at = clock()
-        self._arrived = 0.0
+        self._arrived = 0.0  # when the results of the last step were there
         self._let_others_run: Callable[[], object] = lambda: None
-        drafters = info.drafters or ("none",)
-        self._drafter = drafters[0]
-        self._drafts = DraftTally(self._drafter)
 
     @property
     def has_work(self) -> bool:
@@ -148,16 +145,7 @@ class Core:
         self.backlog.add(request)
         for sequence in request.sequences:
             sequence.order = order
-            self._outputs[sequence] = OutputState(
-                request,
-                sequence,
-                self.tokenizer,
-                self._eos_ids,
-                drafter=self._drafter,
-                synthetic=self.info.synthetic_acceptance is not None,
-                system_fingerprint=self.info.system_fingerprint,
-                meter=self._meter,
-            )
+            self._outputs[sequence] = OutputState(request, sequence, self.tokenizer, self.info, self._stats.meter)
             self._scheduler.add(sequence)
 
     def displace(self, request_id: str, error: DraftlineError) -> None:
@@ -211,11 +199,11 @@ class Core:
         self._let_others_run = call
 
     def check_alive(self) -> None:
-        """Raise `DeviceLostError` if a part of the engine in another process is lost."""
+        """Raise `DeviceLostError` if a part of the engine in another process is lost. Any thread may ask."""
         self._runner.check_alive()
 
     def when_lost(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once a part of the engine in another process is lost, from another thread; at once if one is."""
+        """Call ``call`` once a part of the engine in another process is lost, from another thread; at once if one is. Any thread may ask."""
         self._runner.when_lost(call)
 
     def close(self) -> None:
@@ -230,26 +218,7 @@ class Core:
 
     def stats(self) -> EngineStats:
         """The engine's state now."""
-        scheduler = self._scheduler.stats()
-        return EngineStats(
-            running=scheduler.running,
-            waiting=scheduler.waiting,
-            queued_requests=len(self.backlog),
-            queued_tokens=self.backlog.tokens,
-            token_gaps=self._token_gaps.counts(),
-            free_blocks=scheduler.free_blocks,
-            cached_blocks=scheduler.cached_blocks,
-            total_blocks=scheduler.total_blocks,
-            steps=self._steps,
-            generated_tokens=self._generated_tokens,
-            failed_outputs=self._failed_outputs,
-            drafter=self._drafts.stats(),
-            preemptions=scheduler.preemptions,
-            prefix_hit_tokens=scheduler.prefix_hit_tokens,
-            prefix_query_tokens=scheduler.prefix_query_tokens,
-            work=self._meter.counts,
-            kernels_compiling=self.kernels_compiling(),
-        )
+        return self._stats.of_engine(self._scheduler.stats(), self.backlog, self.kernels_compiling())
 
     def flush_prefix_cache(self) -> int:
         """Free the blocks that no sequence holds, and forget what drafters remember of earlier texts.
@@ -316,32 +285,24 @@ class Core:
             return self._fail(plan, error)
         now = self.now()
         times = step.timer.times(in_flight.host_s + self.now() - arrived)
-        if times is not None:
-            self._drafts.add_times(times)
-        self._steps += 1
-        decoding = sum([row.start >= row.sequence.prompt_len for row in plan.rows])
-        self._token_gaps.add(now - self._read_at, decoding)
-        # A step that was launched ahead begins on the device when the one before it ends.
-        seconds = arrived - max(in_flight.started, self._arrived)
-        self._arrived = arrived
-        self._measure(in_flight, seconds)
-        self._policy.observe_step(plan, in_flight.caught_up_tokens, seconds)
-        computed = sum([row.count for row in plan.rows])
-        self._queue_order.measure(computed, seconds)
-        if self._budget is not None:
-            self._budget.measure(decoding, computed - decoding, seconds)
-        self._read_at = now
+        self._measure(in_flight, arrived, now, times)
         with self.profiler.part("results"):
             return self._take_results(plan, results, now, times)
 
-    def _measure(self, in_flight: _InFlight, seconds: float) -> None:
-        """Note the work of a step that took ``seconds``."""
-        rows = in_flight.plan.rows
-        if self._work is not None:
-            logits = sum([row.logits_count for row in rows])
-            work = self._work.step([(row.start, row.count + row.drafts) for row in rows], logits)
-            self._meter.add(seconds, *work)
+    def _measure(self, in_flight: _InFlight, arrived: float, now: float, times: StepTimes | None) -> None:
+        """Tell the statistics, and those who choose what later steps compute, how long a step took."""
+        plan, rows = in_flight.plan, in_flight.plan.rows
+        # A step that was launched ahead begins on the device when the one before it ends.
+        seconds = arrived - max(in_flight.started, self._arrived)
+        self._arrived = arrived
+        decoding = sum([row.start >= row.sequence.prompt_len for row in rows])
+        self._stats.add(rows, decoding, seconds, now, times)
         self._step_log.read(in_flight.number, len(rows), seconds, in_flight.host_s)
+        self._policy.observe_step(plan, in_flight.caught_up_tokens, seconds)
+        computed = sum([row.count for row in rows])
+        self._queue_order.measure(computed, seconds)
+        if self._budget is not None:
+            self._budget.measure(decoding, computed - decoding, seconds)
 
     def _take_results(self, plan: Plan, results: StepResults, now: float, times: StepTimes | None) -> _Updates:
         """Stop checks, text and constraints, output by output. Each keeps the tokens up to its end."""
@@ -359,13 +320,13 @@ class Core:
                 kept, of_output = output.advance(row, tokens, logprobs, prompt_logprobs, now, times)
             except DraftlineError as error:
                 logger.warning("request %s failed: %s", row.sequence.request_id, error)
-                self._failed_outputs += 1
+                self._stats.failed_outputs += 1
                 kept_tokens.append(())
                 updates += self._end_requests([row.sequence], error)
                 continue
             except Exception as error:
                 logger.error("request %s failed", row.sequence.request_id, exc_info=error)
-                self._failed_outputs += 1
+                self._stats.failed_outputs += 1
                 kept_tokens.append(())
                 updates += self._fail_requests([row.sequence], error)
                 continue
@@ -373,9 +334,9 @@ class Core:
             updates.append((output, of_output))
         if verified:
             for _, drafted, accepted in verified:
-                self._drafts.count(drafted, accepted)
+                self._stats.drafts.count(drafted, accepted)
             self._policy.observe(verified)
-        self._generated_tokens += sum(map(len, kept_tokens))
+        self._stats.generated_tokens += sum(map(len, kept_tokens))
         self._scheduler.commit(plan, kept_tokens)
         return updates
 

@@ -225,6 +225,11 @@ class EngineInfo:
     memory: MemoryUse = NO_MEMORY
     device_uuids: tuple[str, ...] = ()
 
+    @property
+    def drafter(self) -> str:
+        """The name of the drafter; "none" if speculation is off."""
+        return self.drafters[0] if self.drafters else "none"
+
 
 class UpdateReader(Protocol):
     """Reads the updates of one request, for their receiver: the engine writes tokens and text alone."""

@@ -15,6 +15,7 @@ from draftline.engine.outputs import (
     Update,
     Usage,
 )
+from draftline.engine.protocol import EngineInfo
 from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.launched_step import Logprobs
@@ -51,12 +52,8 @@ class OutputState:
         request: Request,
         sequence: Sequence,
         tokenizer: Tokenizer,
-        eos_ids: frozenset[int],
-        *,
-        drafter: str = "none",
-        synthetic: bool = False,
-        system_fingerprint: str = "",
-        meter: WorkMeter | None = None,
+        info: EngineInfo,
+        meter: WorkMeter,
     ) -> None:
         """Create the state of an output without tokens.
 
@@ -64,16 +61,14 @@ class OutputState:
             request: the request. Its ``submitted_at`` is on the same clock as the methods' ``now``.
             sequence: the output's sequence, one of the request's.
             tokenizer: turns tokens into text.
-            eos_ids: the model's end-of-sequence ids.
-            drafter: the drafter's name.
-            synthetic: whether drafts are accepted by chance.
-            system_fingerprint: of the engine.
+            info: the model and its drafter.
             meter: adds up the work of the engine's steps.
         """
         self.request = request
         self.sequence = sequence
         sampling = sequence.sampling
-        self._eos_ids = frozenset[int]() if sampling.ignore_eos else eos_ids
+        self._info = info
+        self._eos_ids = frozenset(() if sampling.ignore_eos else info.eos_token_ids)
         self._stop_ids = frozenset(sampling.stop_token_ids)
         self._ends = self._eos_ids | self._stop_ids
         self._detokenizer = Detokenizer(tuple(sampling.stop))
@@ -81,16 +76,14 @@ class OutputState:
         self._unchecked_len = sequence.prompt_len + sampling.min_tokens if sampling.stop else sequence.max_len
         self._prompt_logprobs: Logprobs = ()
         self._scheduled_at: float | None = None
-        self._meter = meter or WorkMeter()
+        self._meter = meter
         self._before = self._meter.counts  # when it was scheduled
         self._first_token_at: float | None = None
         self._steps = 0
         marking = {} if sequence.constraint is None else sequence.constraint.marking
         bytes_of = tokenizer.token_bytes
         self._bytes_of = (lambda token: marking.get(token) or bytes_of(token)) if marking else bytes_of
-        self._drafts = DraftTally(drafter)
-        self._synthetic = synthetic
-        self._system_fingerprint = system_fingerprint
+        self._drafts = DraftTally(info.drafter)
 
     def mark_scheduled(self, now: float) -> None:
         """Note the time of the output's first step. Later calls, after preemptions, do nothing."""
@@ -204,7 +197,7 @@ class OutputState:
             accepted_by_position=drafts.accepted_by_position,
             drafter=drafts.name if drafts.drafted else "",
             times=drafts.times,
-            synthetic=self._synthetic,
+            synthetic=self._info.synthetic_acceptance is not None,
         )
 
     def _advance_constraint(self, kept: tuple[int, ...], end: _End | None) -> bool:
@@ -260,7 +253,7 @@ class OutputState:
             constraint_complete=self._complete(end, follows),
             seed=sequence.seed,
             stopped_by_token=end.stopped_by_token,
-            system_fingerprint=self._system_fingerprint,
+            system_fingerprint=self._info.system_fingerprint,
             unenforced=() if sequence.constraint is None else sequence.constraint.unenforced,
             utilization=self._meter.since(self._before if self._scheduled_at is not None else self._meter.counts),
         )
