@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from itertools import accumulate, product
+from itertools import accumulate
 
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from draftline.engine.params import SamplingParams
-from draftline.engine.request.sequence import Row, Sequence
+from draftline.engine.request.sequence import Row
 from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
 from draftline.engine.runner.transfer import to_host, upload
 from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SampleRows, SamplingFeatures
 from draftline.spec.drafter import DraftChunk, DraftRows
-
-_SHORT_CHUNKS = (2, 5, 7, 9, 16, 32, 64)
-"""The last is for the head's kernel of so many logits, where there is one row only."""
-_ROWS_OF_CHUNKS = (1, 8, 20)
-_OTHER_CHUNKS = ((1, 200), (1, 300), (1, 600), (1, 1400), (18, 9), (40, 2), (40, 5), (40, 16))
-"""Rows and tokens: for the head's kernel of hundreds of logits, for products of hundreds of rows whose launches overlap, and for attention
-whose programs share no history, where launches overlap or a multiprocessor runs several programs."""
-_ROWS_WITH_LOGPROBS = 20
-"""Enough for the head's kernel of most logits. Those of all rows would take more memory than a small card has."""
-_LONG_CHUNKS = (64, 512, 4096)
-"""Whose launches overlap, and whose do not, with few tiles and with many."""
-_BESIDE_LONG = (1, 2, 17)
-"""Tokens of a decode, and of short chunks with the least tile and the largest."""
-_AMONG_DECODES = (17, 32)
-"""Tokens of a short chunk whose tile is the largest: the states of as many decodes' tiles fit, or do not."""
-_HISTORY = 1024
-"""Tokens of a history that several programs share. They share neither a tile nor much longer ones, whose states would not fit."""
 
 
 class EagerExecutor(Executor):
@@ -91,52 +73,6 @@ class EagerExecutor(Executor):
         max_samples = max(row.samples for row in rows)
         tokens, accepted = self._parts.sample_and_accept(logits, sample_rows, upload(starts, self._device), max_samples)
         return SampleResult(tokens, to_host(tokens), to_host(accepted))
-
-
-def launch_short_chunks(parts: ExecutorParts) -> None:
-    """Launch forward passes of short chunks of prompts with log-probabilities, alone and beside longer ones.
-
-    No graph has them, and attention has kernels of their own for them.
-    """
-    executor, (max_rows, max_len) = EagerExecutor(parts), parts.table.tokens.shape
-    for rows in (*[count for count in _ROWS_OF_CHUNKS if count < max_rows], max_rows):
-        for count in _SHORT_CHUNKS:
-            for history in (0, _HISTORY, max_len):
-                executor.forward(_chunks(rows, count, history, max_len))
-    for rows, count in _OTHER_CHUNKS:
-        # Where no row has room for them, several have as many.
-        several = -(-count // max_len)
-        executor.forward(_chunks(min(rows * several, max_rows), -(-count // several), _HISTORY, max_len))
-    for rows, count, history, longer in product(
-        {1, max_rows - 1} - {0}, _BESIDE_LONG, (_HISTORY, max_len), _LONG_CHUNKS
-    ):
-        long = min(longer, max_len)
-        slots = range(rows, min(rows + -(-longer // long), max_rows))
-        executor.forward((*_chunks(rows, count, history, max_len), *(_prompt(slot, long) for slot in slots)))
-    # A short chunk among many decodes: they have its tile, share histories or do not, and launches may still overlap.
-    long = min(_LONG_CHUNKS[0], max_len)
-    for rows, short in product({min(_OTHER_CHUNKS[-1][0], max_rows - 2), max_rows - 2}, _AMONG_DECODES):
-        if rows > 0 and short <= max_len:
-            chunk = _chunk(rows, short, short, SamplingParams(prompt_logprobs=0))
-            executor.forward((*_chunks(rows, 1, _HISTORY, max_len), chunk, _prompt(rows + 1, long)))
-
-
-def _chunks(rows: int, count: int, history: int, max_len: int) -> tuple[Row, ...]:
-    """Rows that end prompts with ``count`` tokens."""
-    known = min(history + count, max_len)
-    samplings = [SamplingParams(prompt_logprobs=0 if slot < _ROWS_WITH_LOGPROBS else None) for slot in range(rows)]
-    return tuple([_chunk(slot, known, min(count, known), sampling) for slot, sampling in enumerate(samplings)])
-
-
-def _prompt(slot: int, count: int) -> Row:
-    """A row that computes a prompt of ``count`` tokens."""
-    return _chunk(slot, count, count, SamplingParams())
-
-
-def _chunk(slot: int, known: int, count: int, sampling: SamplingParams) -> Row:
-    """A row that ends a prompt of ``known`` tokens."""
-    sequence = Sequence("warm-up", slot, [], known, sampling, seed=0, max_len=known + 1, order=0.0)
-    return Row(sequence, slot, known - count, count, known, 0, 1)
 
 
 def _deciding_logits(rows: tuple[Row, ...], device: torch.device) -> Tensor:

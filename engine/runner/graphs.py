@@ -31,25 +31,6 @@ from draftline.spec.drafter import DraftChunk, DraftRows
 COMMON_FEATURES = (SamplingFeatures.NONE, SamplingFeatures.TEMPERATURE)
 """The sets of sampling features that are captured in advance; others are when they first come up."""
 
-_WARM = SamplingFeatures.TEMPERATURE
-FURTHER_FEATURES = (
-    _WARM | SamplingFeatures.TOP_P,
-    _WARM | SamplingFeatures.TOP_K,
-    _WARM | SamplingFeatures.TOP_K | SamplingFeatures.TOP_P,
-    _WARM | SamplingFeatures.MIN_P,
-    SamplingFeatures.PENALTIES,
-    SamplingFeatures.LOGIT_BIAS,
-    SamplingFeatures.MIN_TOKENS,
-    SamplingFeatures.BAD_WORDS,
-    SamplingFeatures.ALLOWED_IDS,
-    _WARM | SamplingFeatures.TOP_P | SamplingFeatures.MASK,
-)
-"""The sets whose kernels are compiled behind a start. A kernel knows few of the features, so these are most kernels of other
-sets too."""
-
-FURTHER_LOGPROBS = (0, 1, 5)
-"""Counts of most likely tokens: that of none, the least, and OpenAI's limit for completions."""
-
 
 class GraphExecutor(Executor):
     """The graphs of one shape. It runs the rows of any step that the shape holds."""
@@ -172,7 +153,7 @@ def capture_executors(parts: ExecutorParts, recorder: Recorder) -> dict[StepShap
     sampling = recorder.separate()
     # The largest first: the others' tensors fit into the memory that it leaves behind.
     shapes = sorted(parts.shapes.all, key=lambda shape: (-shape.samples, -shape.tokens))
-    results = _result_stages(parts)
+    results = result_stages(parts)
     executors = {shape: GraphExecutor(shape, parts, recorder, sampling, results) for shape in shapes}
     for executor in executors.values():
         for features in COMMON_FEATURES:
@@ -188,18 +169,8 @@ def capture_executors(parts: ExecutorParts, recorder: Recorder) -> dict[StepShap
     return dict(executors)
 
 
-def launch_further_sampling(parts: ExecutorParts, recorder: Recorder) -> None:
-    """Launch the sampling that no graph has in advance, in steps of one row and of the most rows."""
-    shapes = sorted(parts.shapes.decodes, key=lambda shape: shape.samples)
-    for shape in (shapes[0], shapes[-1]):
-        executor = GraphExecutor(shape, parts, recorder, recorder, _result_stages(parts))
-        for features in FURTHER_FEATURES:
-            executor.add_sampling(features)
-        for top in FURTHER_LOGPROBS:
-            executor.launch_logprobs(top)
-
-
-def _result_stages(parts: ExecutorParts) -> ResultStages:
+def result_stages(parts: ExecutorParts) -> ResultStages:
+    """Room for the tokens of any step that has a graph."""
     rows = max(shape.rows for shape in parts.shapes.all)
     return ResultStages(parts.shapes.max_samples, rows, parts.table.tokens.device)
 

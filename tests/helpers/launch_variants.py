@@ -23,7 +23,7 @@ from torch import Tensor
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner import eager, graphs
+from draftline.engine.runner import eager, graphs, warmup
 from draftline.engine.runner.executor import ExecutorParts
 from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.kernels.batch import KVCache
@@ -153,10 +153,10 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
     brief = replace(parts, model=BriefModel(model))
     with captured_launches(foreseen):
         graphs.capture_executors(brief, _Recorder())  # type: ignore[arg-type]
-        graphs.launch_further_sampling(brief, _Recorder())  # type: ignore[arg-type]
-        eager.launch_short_chunks(brief)
+        warmup.launch_further_sampling(brief, _Recorder())  # type: ignore[arg-type]
+        warmup.launch_short_chunks(brief)
     executor = eager.EagerExecutor(parts)
-    every = (*graphs.COMMON_FEATURES, *graphs.FURTHER_FEATURES)
+    every = (*graphs.COMMON_FEATURES, *warmup.FURTHER_FEATURES)
     rng = random.Random(0)
     drawn = steps(rng, shapes, max_rows, drafts, max_len)
     launched: dict[Launch, None] = {}
@@ -168,7 +168,7 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
             samples = executor.sample(rows, forward, features)
             deciding = torch.empty(len(samples.tokens), dtype=torch.int64, device=META)
             if len(deciding):
-                ops.logprobs(forward.logits[deciding], samples.tokens, rng.choice(graphs.FURTHER_LOGPROBS))
+                ops.logprobs(forward.logits[deciding], samples.tokens, rng.choice(warmup.FURTHER_LOGPROBS))
     return set(launched), launched.keys() - foreseen.keys()
 
 

@@ -129,7 +129,7 @@ def test_drafters_with_a_cache_have_graphs_to_catch_up_in(monkeypatch: pytest.Mo
 
     caught_up: list[StepShape] = []
     monkeypatch.setattr(graphs, "GraphExecutor", lambda shape, *parts: Captured(shape=shape))
-    monkeypatch.setattr(graphs, "_result_stages", lambda parts: None)
+    monkeypatch.setattr(graphs, "result_stages", lambda parts: None)
     shapes = StepShapes(64, 3, prompt_tokens=128)
     for drafter, expected in ((NoDrafter(), []), (draft_model(3, noise=0.0), shapes.catch_ups)):
         caught_up.clear()
