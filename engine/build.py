@@ -329,12 +329,12 @@ class _Loaded:
             blocks: cache blocks.
             max_model_len: the most tokens of a sequence.
         """
-        target = self.target
+        target, ops = self.target, self.target.ops
         table = target.allocate_table(max_model_len, self.drafting.max_draft_tokens)
         cache = target.allocate_cache(blocks, blocks * (target.block_bytes + self.drafting.block_bytes))
         drafter = self.drafting.build(blocks, self.constraints)
         return ExecutorParts(
-            target.model, cache, table, target.ops, drafter, target.accept, self.constraints, self.shapes
+            target.model, cache, table, ops, drafter, ops.sample, target.accept, self.constraints, self.shapes
         )
 
 

@@ -1,7 +1,7 @@
 """A rank other than 0: ``python -m draftline.engine.parallel.follower SOCKET MEMORY WAKE``, which `Ranks` starts.
 
 It has its part of the target, and of a draft model that the ranks share, caches for its heads, and a slot table. It carries
-out each plan as rank 0's runner does, and gets drafts and samples from there: its sampler is rank 0.
+out each plan as rank 0's runner does, and gets drafts and samples from there.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
         table = target.allocate_table(max_model_len, max_drafts)
         cache = target.allocate_cache(blocks, blocks * (target.block_bytes + draft_block_bytes))
         drafter = build_drafter(blocks)
-        return ExecutorParts(target.model, cache, table, ops, drafter, target.accept, constraints, shapes, samples)
+        return ExecutorParts(target.model, cache, table, ops, drafter, samples, target.accept, constraints, shapes)
 
     graphs: dict[StepShape, Executor] = {}
     if device.type == "cuda" and config.uses_graphs:

@@ -34,10 +34,10 @@ class ExecutorParts:
         table: the slot table.
         ops: the device's operations.
         drafter: proposes drafts.
+        sample: samples; `Ops.sample`, or on a rank that does not sample, what gets the samples of the rank that does.
         accept: verifies drafts; `Ops.accept`, or its synthetic replacement in benchmarks.
         constraints: the constraint table.
         shapes: the step shapes that have graphs.
-        sampler: `Ops.sample`, or on a rank that does not sample, what gets the samples from there; None: the former.
     """
 
     model: Model
@@ -45,10 +45,10 @@ class ExecutorParts:
     table: SlotTable
     ops: Ops
     drafter: Drafter
+    sample: Sample
     accept: Accept
     constraints: ConstraintTable
     shapes: StepShapes
-    sampler: Sample | None = None
 
     @property
     def block_size(self) -> int:
@@ -73,13 +73,12 @@ class ExecutorParts:
         Returns:
             [S] int64 sampled tokens, and [R] int32, how many of its own each row keeps.
         """
-        sample = self.sampler or self.ops.sample
         if SamplingFeatures.MASK not in rows.features:
-            tokens = sample(logits, rows, self.table)
+            tokens = self.sample(logits, rows, self.table)
             return tokens, self.accept(tokens, rows, starts, max_samples, self.table)
         sample_constraints = self.ops.constrain(rows, starts, self.table, self.constraints)
         masked = dataclasses.replace(rows, masks=Masks(self.constraints.masks, sample_constraints.mask_rows))
-        tokens = sample(logits, masked, self.table)
+        tokens = self.sample(logits, masked, self.table)
         accepted = self.accept(tokens, masked, starts, max_samples, self.table)
         self.ops.advance_constraints(tokens, accepted, masked, starts, sample_constraints, self.constraints)
         return tokens, accepted

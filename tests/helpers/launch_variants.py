@@ -148,7 +148,7 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
         max_rows, config.vocab_size, words=1024, masks=64, samples=drafts + 1, device=META
     )
     shapes = StepShapes(max_rows, drafts, launch_bound_tokens(config), max_len)
-    parts = ExecutorParts(model, cache, table, ops, NoDrafter(), ops.accept, constraints, shapes)
+    parts = ExecutorParts(model, cache, table, ops, NoDrafter(), ops.sample, ops.accept, constraints, shapes)
     foreseen: dict[Launch, None] = {}
     brief = replace(parts, model=BriefModel(model))
     with captured_launches(foreseen):

@@ -134,7 +134,7 @@ def tiny_core(
     if needs is None:
         drafter = ForcedFirst(drafter, ops, constraints)
     shapes = StepShapes(num_slots, drafter.max_draft_tokens)
-    parts = ExecutorParts(model, cache, table, ops, drafter, accept, constraints, shapes)
+    parts = ExecutorParts(model, cache, table, ops, drafter, ops.sample, accept, constraints, shapes)
     masks = ConstraintMasks(constraints, table)
     runner = Runner(Executors(EagerExecutor(parts), shapes), table, masks, ops, config.eos_token_ids, parts.drafter)
     drafting: DraftPolicy = FixedDrafting(drafter.max_draft_tokens, num_slots)

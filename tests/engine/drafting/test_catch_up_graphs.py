@@ -75,7 +75,9 @@ def executor(monkeypatch: pytest.MonkeyPatch, drafter: Drafter, table: SlotTable
     monkeypatch.setattr(graphs, "InputGraph", HostInputGraph)
     cache = KVCache.allocate(1, 1, 8, 1, 8, dtype=torch.float32, device=CPU)
     ops, constraints = select_ops(CPU), free_constraints(4)
-    parts = ExecutorParts(tiny_model(CONFIG), cache, table, ops, drafter, ops.accept, constraints, StepShapes(4, 3, 64))
+    parts = ExecutorParts(
+        tiny_model(CONFIG), cache, table, ops, drafter, ops.sample, ops.accept, constraints, StepShapes(4, 3, 64)
+    )
     made = graphs.GraphExecutor.__new__(graphs.GraphExecutor)
     made._shape, made._parts = shape, parts
     made._forward_recorder = HostRecorder()  # type: ignore[assignment]
