@@ -36,7 +36,7 @@ from draftline.engine.runner.device import rank_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import Executor, ExecutorParts, Executors
 from draftline.engine.runner.memory import GIB, largest_batch, memory_explained
-from draftline.engine.runner.ranks import draft_places
+from draftline.engine.runner.ranks import draft_positions
 from draftline.engine.runner.shapes import StepShape
 from draftline.engine.runner.slot_writer import SlotWriter
 from draftline.kernels import select_ops
@@ -126,7 +126,7 @@ class Follower:
         executor.sample(rows, forward, SamplingFeatures.NONE)
 
     def _receive_drafts(self, rows: tuple[Row, ...]) -> None:
-        slots, positions = draft_places(rows, self._table)
+        slots, positions = draft_positions(rows, self._table)
         drafts = self._group.spread(torch.zeros_like(positions).flatten())
         self._table.tokens[slots, positions] = drafts.view(positions.shape).int()
 

@@ -38,7 +38,7 @@ from draftline.engine.parallel.plan_codec import encode
 from draftline.engine.parallel.plan_ring import PlanSender
 from draftline.engine.parallel.progress import Progress, Stalls
 from draftline.engine.request.sequence import Plan, Row
-from draftline.engine.runner.ranks import OtherRanks, draft_places
+from draftline.engine.runner.ranks import OtherRanks, draft_positions
 from draftline.kernels.slots import SlotTable
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
@@ -208,7 +208,7 @@ class Ranks(StartedRanks):
 
     @override
     def spread_drafts(self, rows: tuple[Row, ...], table: SlotTable) -> None:
-        self.group.spread(table.tokens[draft_places(rows, table)].long().flatten())
+        self.group.spread(table.tokens[draft_positions(rows, table)].long().flatten())
 
     @override
     def spread_tokens(self, tokens: Tensor) -> None:

@@ -51,8 +51,8 @@ class OtherRanks:
 ALONE = OtherRanks()
 
 
-def draft_places(rows: tuple[Row, ...], table: SlotTable) -> tuple[Tensor, Tensor]:
-    """The places of the rows' drafts in ``table.tokens``, as many for each row as the one with the most has: [R, 1], [R, K]."""
+def draft_positions(rows: tuple[Row, ...], table: SlotTable) -> tuple[Tensor, Tensor]:
+    """The slots and positions of the rows' drafts, as many for each row as the one with the most has: [R, 1], [R, K]."""
     device = table.tokens.device
     slots = upload(np.array([row.slot for row in rows], np.int64), device).unsqueeze(1)
     ahead = torch.arange(max([row.drafts for row in rows]), device=device)

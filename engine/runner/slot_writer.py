@@ -69,42 +69,42 @@ _LONG = 64
 
 @dataclass(slots=True)
 class _Writes:
-    """The int32 to write to a slot table's storage, and their places in it; no place twice.
+    """The int32 to write to a slot table's storage, and their offsets in it; no offset twice.
 
     Attributes:
-        places: of single writes.
+        offsets: of single writes.
         values: theirs.
-        runs: the first places of long runs, such as prompts, with their values.
+        runs: the first offsets of long runs, such as prompts, with their values.
     """
 
-    places: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
     values: list[int] = field(default_factory=list)
     runs: list[tuple[int, Seq[int]]] = field(default_factory=list)
 
     def __len__(self) -> int:
         """The number of writes."""
-        return len(self.places) + sum([len(values) for _, values in self.runs])
+        return len(self.offsets) + sum([len(values) for _, values in self.runs])
 
-    def add(self, places: Iterable[int], values: Iterable[int]) -> None:
-        """Write as many values as there are places."""
-        self.places += places
+    def add(self, offsets: Iterable[int], values: Iterable[int]) -> None:
+        """Write as many values as there are offsets."""
+        self.offsets += offsets
         self.values += values
 
     def add_run(self, start: int, values: Seq[int]) -> None:
-        """Write values to the places from ``start`` on."""
+        """Write values to the offsets from ``start`` on."""
         if len(values) < _LONG:
             self.add(range(start, start + len(values)), values)
         else:
             self.runs.append((start, values))
 
     def fill(self, message: np.ndarray, size: int) -> np.ndarray:
-        """Write their number, their places and, as pairs, their values to an int64 array for ``size`` writes, which is returned."""
-        places, written = message[1 : 1 + size], message[1 + size :].view(np.int32)
-        end = len(self.places)
-        places[:end], written[:end] = self.places, self.values
+        """Write their number, their offsets and, as pairs, their values to an int64 array for ``size`` writes, which is returned."""
+        offsets, written = message[1 : 1 + size], message[1 + size :].view(np.int32)
+        end = len(self.offsets)
+        offsets[:end], written[:end] = self.offsets, self.values
         for start, values in self.runs:
             begin, end = end, end + len(values)
-            places[begin:end], written[begin:end] = np.arange(start, start + len(values)), values
+            offsets[begin:end], written[begin:end] = np.arange(start, start + len(values)), values
         message[0] = end
         return message
 
@@ -136,7 +136,8 @@ class SlotWriter:
         self._features = [0] * len(table.tokens)  # of each slot, as bits: flags take microseconds to unite
         # Of fields that are padded with -1: how many entries of each slot are not.
         self._filled = {"stop_ids": [0] * len(table.tokens), "bias_ids": [0] * len(table.tokens)}
-        self._places = {one.name: _place(getattr(table, one.name)) for one in fields(table)}
+        # The offset and stride of each field.
+        self._fields = {one.name: _offset_and_stride(getattr(table, one.name)) for one in fields(table)}
 
     def apply(self, plan: Plan) -> SamplingFeatures:
         """Fill the slots of the plan's admitted rows, and update the block tables.
@@ -148,9 +149,9 @@ class SlotWriter:
         for row in plan.admitted:
             self._fill(row, writes)
         if plan.new_blocks:
-            start, width = self._places["block_tables"]
+            offset, stride = self._fields["block_tables"]
             writes.add(
-                [start + slot * width + index for slot, index, _ in plan.new_blocks],
+                [offset + slot * stride + index for slot, index, _ in plan.new_blocks],
                 [block for _, _, block in plan.new_blocks],
             )
         if count := len(writes):
@@ -187,14 +188,14 @@ class SlotWriter:
             "only_allowed": params.allowed_token_ids is not None,
             "bad_tokens": len(bad_words.tokens),
         }
-        start, width = self._places["scalars"]
+        offset, stride = self._fields["scalars"]
         scalars = [whole[name] for name in INT_SCALARS]
         scalars += _bits_of(np.array([getattr(params, name) for name in FLOAT_SCALARS], np.float32))
-        writes.add(range(start + slot, start + slot + width * len(scalars), width), scalars)
+        writes.add(range(offset + slot, offset + slot + stride * len(scalars), stride), scalars)
 
         def write(name: str, values: Seq[int]) -> None:
-            start, width = self._places[name]
-            writes.add_run(start + slot * width, values)
+            offset, stride = self._fields[name]
+            writes.add_run(offset + slot * stride, values)
 
         write("tokens", sequence.tokens)
         write("seed", _bits_of(np.array([signed_seed(sequence.seed)], np.int64)))
@@ -212,8 +213,8 @@ class SlotWriter:
             write("word_prefixes", bad_words.prefixes)
 
 
-def _place(field: Tensor) -> tuple[int, int]:
-    """Where a field begins in a slot table's storage, and how far its rows are apart, in int32."""
+def _offset_and_stride(field: Tensor) -> tuple[int, int]:
+    """A field's offset in a slot table's storage, and the stride of its rows, in int32."""
     words = field.element_size() // 4
     return int(field.storage_offset()) * words, field.stride(0) * words
 
