@@ -70,7 +70,7 @@ class Runner:
         plan: Plan,
         catch_up: Seq[DraftChunk] = (),
         in_flight: Seq[LaunchedStep] = (),
-        takes_long: Callable[[], object] = lambda: None,
+        let_others_run: Callable[[], object] = lambda: None,
     ) -> LaunchedStep:
         """Draft, forward, sample, accept: all on the device, in stream order. The host waits for nothing but grammar masks.
 
@@ -78,7 +78,8 @@ class Runner:
             plan: the step.
             catch_up: known tokens that the drafter must see before it drafts.
             in_flight: the launched steps before this one that are not committed yet.
-            takes_long: called where the launch takes longer than a millisecond: by operation, or with masks that wait for tokens.
+            let_others_run: called before a launch that takes longer than a millisecond: by operation, or with masks that wait
+                for tokens. See `Core.when_launched`.
         """
         rows, part = plan.rows, self.profiler.part
         self._ranks.begin(plan, catch_up)
@@ -90,7 +91,7 @@ class Runner:
                 self._executors.for_catch_up(catch_up).catch_up(catch_up)
         executor = self._executors.for_step(rows)
         if executor is self._executors.eager or masks is not NO_MASKS:
-            takes_long()
+            let_others_run()
 
         # Guess the next tokens of the decoding rows, then compute prompt chunks, decodes and verifies in one pass.
         with part("draft"):
