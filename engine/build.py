@@ -15,7 +15,7 @@ import torch
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
-from draftline.engine.drafting.build import DrafterParts, with_embedded_draft
+from draftline.engine.drafting.build import DrafterBuilder, with_embedded_draft
 from draftline.engine.fingerprint import SystemFingerprint
 from draftline.engine.parallel.group import RankGroup
 from draftline.engine.parallel.leader import StartedRanks, start_ranks
@@ -317,7 +317,7 @@ class _Loaded:
     ranks: StartedRanks
     group: RankGroup | None
     tokenizer: Callable[[], Tokenizer]
-    drafting: DrafterParts
+    drafting: DrafterBuilder
     shapes: StepShapes
     constraints: ConstraintTable
     weight_bytes: int
@@ -363,7 +363,7 @@ def _load(
     shard = WHOLE if group is None else PartialShard.of(shape, group.collectives)
     target = Target.load(config, checkpoint, device, ops, shard)
     collectives = ALONE if group is None else group.collectives
-    drafting = DrafterParts(config, checkpoint, ops, target.dtype, device, collectives)
+    drafting = DrafterBuilder(config, checkpoint, ops, target.dtype, device, collectives)
     on_gpu = taken_bytes(device) - taken
     if group is not None:
         group.least([drafting.max_draft_tokens, -max(drafting.read_layers, default=0)])

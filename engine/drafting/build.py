@@ -44,8 +44,8 @@ def with_embedded_draft(config: EngineConfig) -> EngineConfig:
     return config.model_copy(update={"draft_model": embedded.draft})
 
 
-class DrafterParts:
-    """A drafter in the making: first its weights, then, once it is known how many blocks there are, its cache.
+class DrafterBuilder:
+    """Loads a drafter's weights, then builds the drafter, once it is known how many blocks its cache has, and its policy.
 
     Attributes:
         max_draft_tokens: the most that it will draft at once.
@@ -61,8 +61,16 @@ class DrafterParts:
         dtype: torch.dtype,
         device: torch.device,
         collectives: Collectives = ALONE,
-    ):
+    ) -> None:
         """Choose the drafter, and load its weights if it has any, or this rank's part of them.
+
+        Args:
+            config: the engine's options.
+            target: the target's checkpoint.
+            ops: the device's operations.
+            dtype: of the target's weights.
+            device: the target's.
+            collectives: of the ranks that may share a draft model.
 
         Raises:
             ModelLoadError: the draft model cannot be loaded, or cannot draft for this target.

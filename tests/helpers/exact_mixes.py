@@ -24,7 +24,7 @@ from typing_extensions import override
 from draftline import Constraint, EngineConfig, RequestOutput, SamplingParams, Speculation
 from draftline.engine import build
 from draftline.engine.core import Core
-from draftline.engine.drafting.build import DrafterParts
+from draftline.engine.drafting.build import DrafterBuilder
 from draftline.engine.drafting.policy import DraftPolicy
 from draftline.engine.outputs import CompletionOutput
 from draftline.engine.parallel import sizes
@@ -138,7 +138,7 @@ def start(folder: Path, case: Case, device: str) -> Core:
     drafter, adversary = ADVERSARIES.get(case.drafter, (case.drafter, None))
     draft_model = _draft_of(folder, case)
 
-    class Parts(DrafterParts):
+    class Builder(DrafterBuilder):
         """Drafts in some steps only, each sequence as many tokens as chance has it."""
 
         @override
@@ -151,7 +151,7 @@ def start(folder: Path, case: Case, device: str) -> Core:
             return SomeSteps(super()._lengths(runner, table, shapes, facts), seed=5)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "DrafterParts", Parts)
+        patch.setattr(build, "DrafterBuilder", Builder)
         patch.setattr(sizes, "cache_blocks", lambda *_: SCARCE_BLOCKS)
         core = build.build_core(
             _config(
