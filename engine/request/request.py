@@ -144,7 +144,7 @@ class RequestBuilder:
     def attach(self, request: EngineRequest, sink: Sink, now: float) -> Request:
         """Make a request that another process has prepared ready to run in this one. Blocks like `prepare`.
 
-        CompiledConstraint constraints cannot move between processes, so this one compiles the constraint again.
+        Compiled constraints cannot move between processes, so this one compiles the constraint again.
 
         Raises:
             InvalidRequestError: the constraint does not compile here.
