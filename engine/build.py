@@ -19,19 +19,14 @@ from draftline.engine.drafting.build import DrafterBuilder, with_embedded_draft
 from draftline.engine.fingerprint import SystemFingerprint
 from draftline.engine.parallel.group import RankGroup
 from draftline.engine.parallel.leader import StartedRanks, start_ranks
-from draftline.engine.parallel.sizes import agree_on_blocks
+from draftline.engine.parallel.sizes import Sizes, agree_on_blocks
 from draftline.engine.parallel.target import Target
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.runner.device import check_weights, device_name, device_uuids, select_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import ExecutorParts, Executors
 from draftline.engine.runner.masks import ConstraintMasks
-from draftline.engine.runner.memory import (
-    largest_batch,
-    memory_explained,
-    taken_bytes,
-    used_bytes,
-)
+from draftline.engine.runner.memory import memory_explained, taken_bytes, used_bytes
 from draftline.engine.runner.peaks import peak_of
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
@@ -51,6 +46,7 @@ from draftline.models.loader import open_checkpoint
 from draftline.models.parallel.shard import WHOLE, PartialShard
 from draftline.models.tokenization.tokenizer import Tokenizer, load_tokenizer
 from draftline.models.work import ModelWork
+from draftline.spec.drafter import Drafter
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import KINDS
 from draftline.structured.table_cache import cache_folder
@@ -137,19 +133,14 @@ def _build(
     target, model = loaded.target, loaded.target.model
 
     # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with it.
-    largest = largest_batch(
-        target.shape.max_positions,
-        device,
-        step_tokens=target.step_tokens,
-        block_size=config.block_size,
-        max_rows=config.max_num_seqs,
-    )
+    largest = target.largest_batch()
     explained = partial(memory_explained, device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs.")
     if ahead is not None:
         from draftline.engine.runner.warmup import load_kernels, rehearse
 
         with explained():
             rehearse(loaded.allocate(1, target.max_len), ahead, largest)
+
     # This is done while other processes compile.
     language = _Language.of(loaded.tokenizer(), target.shape, config.constraint_cache)
     undo.callback(language.compiler.close)
@@ -167,18 +158,16 @@ def _build(
     sizes = agree_on_blocks(
         target, loaded.group, largest, sink_of_largest, loaded.shapes, drafter_block_bytes=loaded.drafting.block_bytes
     )
-    blocks, max_model_len = sizes.blocks, sizes.max_model_len
     loaded = replace(loaded, shapes=sizes.shapes)
-    parts = loaded.allocate(blocks, max_model_len)
+    parts = loaded.allocate(sizes.blocks, sizes.max_model_len)
     scheduler = Scheduler(
-        num_blocks=blocks,
+        num_blocks=sizes.blocks,
         block_size=config.block_size,
         num_slots=config.max_num_seqs,
         token_budget=target.step_tokens,
-        max_model_len=max_model_len,
+        max_model_len=sizes.max_model_len,
         prefix_caching=config.prefix_caching,
     )
-
     graphs = {}
     used = used_bytes(device)
     if ahead is not None:
@@ -188,11 +177,13 @@ def _build(
             graphs = capture_graphs(parts)
     memory = MemoryUse(
         weights=loaded.weight_bytes,
-        cache=blocks * (target.block_bytes + loaded.drafting.block_bytes),
+        cache=sizes.blocks * (target.block_bytes + loaded.drafting.block_bytes),
         activations=sizes.activation_bytes(loaded.weight_bytes),
         graphs=max(0, used_bytes(device) - used),
     )
     loaded.ranks.wait_until_ready()
+
+    # From here on steps can run. The policy measures some, to know what drafts cost.
     runner = Runner(
         Executors(EagerExecutor(parts), loaded.shapes, graphs, target.uneven(parts.table, parts.cache)),
         parts.table,
@@ -218,38 +209,16 @@ def _build(
         step_tokens=target.step_tokens,
         facts=(fingerprint.facts, repr(target.shape)),
     )
-    info = EngineInfo(
-        model=config.model,
-        config=target.shape,
-        eos_token_ids=language.eos_ids,
-        quantization=model.quantization,
-        dtype=str(target.dtype).removeprefix("torch."),
-        device=str(device),
-        max_model_len=max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        cache_blocks=blocks,
-        block_size=config.block_size,
-        drafters=(parts.drafter.name,) if parts.drafter.max_draft_tokens else (),
-        constraint_kinds=KINDS,
-        system_fingerprint=str(fingerprint),
-        has_chat_template=language.tokenizer.has_chat_template,
-        max_token_bytes=language.tokenizer.max_token_bytes,
-        synthetic_acceptance=config.synthetic_acceptance,
-        tool_format=find_format(
-            config.tool_format, language.tokenizer.chat_template, shows_tools=language.tokenizer.shows_tools
-        ),
-        reasoning=find_reasoning(language.tokenizer.chat_template),
-        shows_tools=language.tokenizer.shows_tools,
-        scheduling=config.scheduling,
-        peak=peak_of(device_name(device), model.quantization),
-        memory=memory,
-        device_uuids=device_uuids(device),
-    )
+
+    info = _engine_info(config, target, language, parts.drafter, sizes, memory, str(fingerprint))
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
-        config.model, time.monotonic() - started, info.quantization, info.dtype, info.device, blocks, config.block_size,
+        info.model, time.monotonic() - started, info.quantization, info.dtype, info.device, info.cache_blocks, info.block_size,
     )  # fmt: skip
     logger.info("system fingerprint %s: %s", fingerprint, fingerprint.facts)
+    steps_ahead = substitutes.steps_ahead
+    if steps_ahead is None:
+        steps_ahead = int(device.type == "cuda")  # on a CPU, host and device work would not overlap
     kernels_compiling: Callable[[], int] = lambda: 0
     if ahead is not None:
         later.start()  # only now: the start has measured how long steps take
@@ -261,17 +230,12 @@ def _build(
         info,
         policy,
         budget=StepBudget(target.step_tokens, config.inter_token_target),
-        steps_ahead=_steps_ahead(device) if substitutes.steps_ahead is None else substitutes.steps_ahead,
+        steps_ahead=steps_ahead,
         compiler=language.compiler,
         work=ModelWork.of(model, target.cache_dtype),
         step_log=StepLines() if config.log_steps else NO_STEP_LOG,
         kernels_compiling=kernels_compiling,
     )
-
-
-def _steps_ahead(device: torch.device) -> int:
-    """On a CPU, host and device work would not overlap."""
-    return 1 if device.type == "cuda" else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +260,44 @@ class _Language:
         compiler = ConstraintCompiler(vocabulary, cache_folder=cache_folder(constraint_cache))
         compiler.start()
         return _Language(tokenizer, eos_ids, compiler)
+
+
+def _engine_info(
+    config: EngineConfig,
+    target: Target,
+    language: _Language,
+    drafter: Drafter,
+    sizes: Sizes,
+    memory: MemoryUse,
+    system_fingerprint: str,
+) -> EngineInfo:
+    """The description of an engine, for its callers."""
+    tokenizer = language.tokenizer
+    return EngineInfo(
+        model=config.model,
+        config=target.shape,
+        eos_token_ids=language.eos_ids,
+        quantization=target.model.quantization,
+        dtype=str(target.dtype).removeprefix("torch."),
+        device=str(target.device),
+        max_model_len=sizes.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        cache_blocks=sizes.blocks,
+        block_size=config.block_size,
+        drafters=(drafter.name,) if drafter.max_draft_tokens else (),
+        constraint_kinds=KINDS,
+        system_fingerprint=system_fingerprint,
+        has_chat_template=tokenizer.has_chat_template,
+        max_token_bytes=tokenizer.max_token_bytes,
+        synthetic_acceptance=config.synthetic_acceptance,
+        tool_format=find_format(config.tool_format, tokenizer.chat_template, shows_tools=tokenizer.shows_tools),
+        reasoning=find_reasoning(tokenizer.chat_template),
+        shows_tools=tokenizer.shows_tools,
+        scheduling=config.scheduling,
+        peak=peak_of(device_name(target.device), target.model.quantization),
+        memory=memory,
+        device_uuids=device_uuids(target.device),
+    )
 
 
 @dataclass(frozen=True, slots=True)

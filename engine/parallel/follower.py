@@ -35,7 +35,7 @@ from draftline.engine.runner.capture import GraphRecorder
 from draftline.engine.runner.device import rank_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import Executor, ExecutorParts, Executors
-from draftline.engine.runner.memory import GIB, largest_batch, memory_explained
+from draftline.engine.runner.memory import GIB, memory_explained
 from draftline.engine.runner.ranks import draft_positions
 from draftline.engine.runner.shapes import StepShape
 from draftline.engine.runner.slot_writer import SlotWriter
@@ -159,13 +159,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
         draft = load_draft(config, checkpoint, ops, target.dtype, device, group.collectives)
     draft_block_bytes = 0 if draft is None else draft.block_bytes(config.block_size)
     max_drafts, last_read = group.least([ANY, 0])
-    largest = largest_batch(
-        target.shape.max_positions,
-        device,
-        step_tokens=target.step_tokens,
-        block_size=config.block_size,
-        max_rows=config.max_num_seqs,
-    )
+    largest = target.largest_batch()
     most = max(target.step_tokens, config.max_num_seqs * (max_drafts + 1))
     samples = Samples(most, group, device)
     # Constraints are rank 0's affair. Every slot is free in this table, which graphs of all executors expect.

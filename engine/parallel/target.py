@@ -11,6 +11,7 @@ from draftline.engine.runner.memory import (
     DEFAULT_CPU_CACHE_GIB,
     GIB,
     block_bytes,
+    largest_batch,
     memory_explained,
     peak_bytes,
     slot_table_bytes,
@@ -159,6 +160,16 @@ class Target:
         if self.config.kv_cache_memory_gib is not None:
             return int(self.config.kv_cache_memory_gib * GIB)
         return int(DEFAULT_CPU_CACHE_GIB * GIB) if self.device.type == "cpu" else None
+
+    def largest_batch(self) -> Batch:
+        """The largest step there can be."""
+        return largest_batch(
+            self.shape.max_positions,
+            self.device,
+            step_tokens=self.step_tokens,
+            block_size=self.config.block_size,
+            max_rows=self.config.max_num_seqs,
+        )
 
     def peak_bytes(self, largest: Batch, sink: HiddenStateSink) -> int:
         """Run the largest step, and return the most bytes that it took, its own cache apart.
