@@ -251,6 +251,12 @@ def test_named_files_and_modules_exist(page: str) -> None:
     assert [name for code in pieces_of_code(page) for name in wrong_names(code)] == []
 
 
+def test_the_architecture_names_every_room() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    rooms = {path.parent for path in (ROOT / "engine").glob("*/__init__.py")}
+    assert [room.name for room in sorted(rooms) if f"`engine/{room.name}/`" not in page] == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     broken = []
