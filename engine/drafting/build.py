@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -29,6 +29,19 @@ from draftline.spec.ngram import NGram
 from draftline.spec.ngram_table import NGramTable
 from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.step_costs import NO_CATCH_UP, CatchUpCost, CostTable, RaggedCostTable
+
+MakeDrafter = Callable[[EngineConfig, Ops, ConstraintTable, torch.device], Drafter]
+"""Makes a drafter that has no weights."""
+
+DRAFTERS: Mapping[str, MakeDrafter] = {
+    NoDrafter.name: lambda config, ops, constraints, device: NoDrafter(),
+    ForcedDrafter.name: lambda config, ops, constraints, device: ForcedDrafter(config.draft_tokens, ops, constraints),
+    NGram.name: lambda config, ops, constraints, device: ForcedFirst(NGram(config.draft_tokens, ops), ops, constraints),
+    NGramTable.name: lambda config, ops, constraints, device: ForcedFirst(
+        NGramTable(config.draft_tokens, config.ngram_entries, ops, device), ops, constraints
+    ),
+}
+"""The drafters without weights, by the option ``drafter``."""
 
 _CPU_COST_ROWS = (1, 4, 8)
 """Row counts that a CPU's steps are timed for. With more rows it does not draft."""
@@ -92,15 +105,8 @@ class DrafterBuilder:
             blocks: how many blocks its cache has, if it needs one.
             constraints: the constraint table.
         """
-        if self._name == ForcedDrafter.name:
-            return ForcedDrafter(self.max_draft_tokens, self._ops, constraints)
-        if self._name == NGram.name:
-            return ForcedFirst(NGram(self.max_draft_tokens, self._ops), self._ops, constraints)
-        if self._name == NGramTable.name:
-            drafter = NGramTable(self.max_draft_tokens, self._config.ngram_entries, self._ops, self._device)
-            return ForcedFirst(drafter, self._ops, constraints)
         if self._draft is None:
-            return NoDrafter()
+            return DRAFTERS[self._name](self._config, self._ops, constraints, self._device)
         with memory_explained(self._device, "the draft model's cache"):
             return self._draft.build(self._config, blocks, self._ops, constraints)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from draftline import LLM, SamplingParams
-from draftline.engine.config import EngineConfig
-from draftline.engine.drafting.build import with_embedded_draft
+from draftline.engine.config import DrafterName, EngineConfig
+from draftline.engine.drafting.build import DRAFTERS, with_embedded_draft
 
 
 def test_the_embedded_model_drafts_with_its_head() -> None:
@@ -29,6 +29,10 @@ def test_the_embedded_model_drafts_with_its_head() -> None:
 def test_other_options_stay_as_they_are(options: dict[str, Any]) -> None:
     config = EngineConfig(**options)
     assert with_embedded_draft(config) is config
+
+
+def test_every_drafter_of_the_option_can_be_made() -> None:
+    assert {*DRAFTERS, "draft_model", "auto"} == set(get_args(DrafterName))
 
 
 QUESTIONS = (
