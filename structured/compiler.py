@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeAlias
 
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.compiled import CompiledAutomaton
@@ -30,6 +30,7 @@ from draftline.structured.automaton.token_trie import TokenTrie
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.compile_queue import CompileJob, CompileQueue
 from draftline.structured.compiled import CompiledConstraint, CompileReport, settled
+from draftline.structured.compiled_cache import CompiledCache
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import (
     CompileQueueFullError,
@@ -51,6 +52,9 @@ from draftline.structured.unique.tokens import ItemTokens
 from draftline.structured.vocabulary import ByteVocabulary
 
 _SMALLEST_GRAMMAR = 'start: "a"'
+
+_Job: TypeAlias = CompileJob[CompiledConstraint] | CompileJob[object]
+"""A job that a caller waits for, or one that none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class ConstraintCompiler:
         self._queue: CompileQueue[CompiledConstraint] = CompileQueue(limits.threads, limits.max_waiting)
         # Work that no output waits for.
         self._background: CompileQueue[object] = CompileQueue(1, limits.max_waiting)
-        self._cache = _Cache(limits.cache_bytes)
+        self._cache = CompiledCache(limits.cache_bytes)
         self._lock = threading.Lock()
         self._in_flight: dict[ConstraintSpec, CompileJob[CompiledConstraint]] = {}
         self._grammar_limits = limits.grammar
@@ -212,18 +216,18 @@ class ConstraintCompiler:
             return self._automaton(cached, started)
         if self._tokens is None:
             self._do_later(lambda _: self._build_trie())  # while the worker works
-        allowed, automaton = self._workers.compile(constraint, on_abandon=job.on_abandon)
+        language, automaton = self._workers.compile(constraint, on_abandon=job.on_abandon)
         if isinstance(automaton, ByteAutomaton):
-            return self._start(constraint, allowed, automaton, started, job)
-        compiled = self._finish(constraint, allowed, automaton, started, job)
+            return self._begin_on_host(constraint, language, automaton, started, job)
+        compiled = self._finish(constraint, language, automaton, started, job)
         if isinstance(automaton, TokenAutomaton):
-            self._do_later(lambda _: self._keep(constraint, automaton, allowed))
+            self._do_later(lambda _: self._keep(constraint, automaton, language))
         return compiled
 
-    def _start(
+    def _begin_on_host(
         self,
         constraint: ConstraintSpec,
-        allowed: Language,
+        language: Language,
         automaton: ByteAutomaton,
         started: float,
         job: CompileJob[CompiledConstraint],
@@ -232,7 +236,7 @@ class ConstraintCompiler:
         trie = self._build_trie()
         if not trie.is_complete:
             tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
-            return self._finish(constraint, allowed, tables, started, job)
+            return self._finish(constraint, language, tables, started, job)
         try:
             automaton = automaton.within(trie.bytes_used)
         except InvalidConstraintError:
@@ -244,16 +248,16 @@ class ConstraintCompiler:
             classes=0,
             masks=0,
             compile_s=time.monotonic() - started,
-            unenforced=allowed.unenforced,
+            unenforced=language.unenforced,
             no_automaton=None,
-            closed=allowed.closed,
+            closed=language.closed,
         )
         host = HostAutomaton(automaton, trie, self._read_vocabulary)
-        starting = StartingAutomaton(report, host, _tag_reader(allowed.form), self._marking(allowed.form))
-        if self._do_later(partial(self._tabulate, constraint, allowed, starting)):
+        starting = StartingAutomaton(report, host, _tag_reader(language.form), self._marking(language.form))
+        if self._do_later(partial(self._tabulate, constraint, language, starting)):
             return starting
         tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
-        return self._finish(constraint, allowed, tables, started, job)
+        return self._finish(constraint, language, tables, started, job)
 
     def _build_trie(self) -> TokenTrie:
         """The vocabulary as a tree, built once."""
@@ -271,13 +275,13 @@ class ConstraintCompiler:
         return True
 
     def _tabulate(
-        self, constraint: ConstraintSpec, allowed: Language, starting: StartingAutomaton, job: CompileJob[object]
+        self, constraint: ConstraintSpec, language: Language, starting: StartingAutomaton, job: CompileJob[object]
     ) -> None:
         """Build the tables of a constraint that has outputs already."""
         started = time.monotonic()
         try:
             tables = self._workers.tabulate(starting.host.automaton)
-            whole = self._finish(constraint, allowed, tables, started - starting.report.compile_s, job)
+            whole = self._finish(constraint, language, tables, started - starting.report.compile_s, job)
         except Exception as error:
             # The outputs go on without; the next request compiles it again.
             starting.whole.set_exception(error)
@@ -288,25 +292,25 @@ class ConstraintCompiler:
         if self.observer is not None:
             self.observer("tables", time.monotonic() - started)
         if isinstance(tables, TokenAutomaton):
-            self._keep(constraint, tables, allowed)
+            self._keep(constraint, tables, language)
 
-    def _keep(self, constraint: ConstraintSpec, automaton: TokenAutomaton, allowed: Language) -> None:
+    def _keep(self, constraint: ConstraintSpec, automaton: TokenAutomaton, language: Language) -> None:
         if self._tables is not None:
-            self._tables.put(constraint, _tables_of(automaton, allowed))
+            self._tables.put(constraint, _tables_of(automaton, language))
 
     def _finish(
         self,
         constraint: ConstraintSpec,
-        allowed: Language,
+        language: Language,
         automaton: TokenAutomaton | AutomatonTooLargeError | None,
         started: float,
-        job: CompileJob[CompiledConstraint] | CompileJob[object],
+        job: _Job,
     ) -> CompiledConstraint:
         """The constraint by its automaton, or by a grammar if it has none."""
         if isinstance(automaton, TokenAutomaton):
-            return self._automaton(_tables_of(automaton, allowed), started)
-        no_automaton = allowed.not_regular or "" if automaton is None else str(automaton)
-        return self._grammar(constraint, allowed, started, no_automaton, job)
+            return self._automaton(_tables_of(automaton, language), started)
+        no_automaton = language.not_regular or "" if automaton is None else str(automaton)
+        return self._grammar(constraint, language, started, no_automaton, job)
 
     def _automaton(self, tables: CachedTables, started: float) -> CompiledConstraint:
         automaton = tables.automaton
@@ -328,10 +332,10 @@ class ConstraintCompiler:
     def _grammar(
         self,
         constraint: ConstraintSpec,
-        allowed: Language,
+        language: Language,
         started: float,
         no_automaton: str,
-        job: CompileJob[CompiledConstraint] | CompileJob[object],
+        job: _Job,
     ) -> CompiledConstraint:
         if constraint.close_within_budget:
             # Where items have to differ, the distance even depends on the items so far: no automaton could know it.
@@ -340,11 +344,11 @@ class ConstraintCompiler:
             )
             raise UnsupportedConstraintError([Violation("", "close_within_budget", reason)])
         # What a worker has compiled compiles here too, in the same time and without a crash.
-        grammar = self._workers.try_grammar(allowed, on_abandon=job.on_abandon)
+        grammar = self._workers.try_grammar(language, on_abandon=job.on_abandon)
         if job.is_over:
             raise InvalidConstraintError("no caller waits for it any more")
         matcher = self._grammar_backend().compile(grammar)
-        marking = self._marking(allowed.form)
+        marking = self._marking(language.form)
         report = CompileReport(
             backend="grammar",
             runs_on="host",
@@ -352,18 +356,18 @@ class ConstraintCompiler:
             classes=0,
             masks=0,
             compile_s=time.monotonic() - started,
-            unenforced=allowed.unenforced,
+            unenforced=language.unenforced,
             no_automaton=no_automaton,
-            closed=allowed.closed,
+            closed=language.closed,
         )
         return CompiledGrammar(
             report,
             matcher,
             len(grammar),
             self.vocabulary,
-            self._unique(allowed, constraint.reasoning, marking),
+            self._unique(language, constraint.reasoning, marking),
             self._guard(constraint.reasoning, job),
-            _tag_reader(allowed.form),
+            _tag_reader(language.form),
             marking,
         )
 
@@ -373,17 +377,17 @@ class ConstraintCompiler:
         return {token: name.encode() for name, token in marking.items()}
 
     def _unique(
-        self, allowed: Language, reasoning: ReasoningSpec | None, marking: Mapping[int, bytes]
+        self, language: Language, reasoning: ReasoningSpec | None, marking: Mapping[int, bytes]
     ) -> tuple[UniquePaths, ItemTokens, Position] | None:
-        if allowed.unique is None:
+        if language.unique is None:
             return None
         tokens = self._item_tokens
         if reasoning is None:
-            return allowed.unique, tokens, Cursor()
+            return language.unique, tokens, Cursor()
         if marking:
             tokens = replace(tokens, texts=tuple(marking.get(token, text) for token, text in enumerate(tokens.texts)))
         start = Reasoning(reasoning.end.encode(), reasoning.begin.encode(), required=reasoning.required)
-        return allowed.unique, tokens, start
+        return language.unique, tokens, start
 
     @cached_property
     def _item_tokens(self) -> ItemTokens:
@@ -395,9 +399,7 @@ class ConstraintCompiler:
                 self._grammars = GrammarBackend(self.vocabulary, self._grammar_limits)
             return self._grammars
 
-    def _guard(
-        self, reasoning: ReasoningSpec | None, job: CompileJob[CompiledConstraint] | CompileJob[object]
-    ) -> TokenAutomaton | None:
+    def _guard(self, reasoning: ReasoningSpec | None, job: _Job) -> TokenAutomaton | None:
         """The automaton of reasoning with a limit, and of any text behind it."""
         if reasoning is None or not reasoning.limited:
             return None
@@ -407,8 +409,8 @@ class ConstraintCompiler:
         return automaton
 
 
-def _tables_of(automaton: TokenAutomaton, allowed: Language) -> CachedTables:
-    return CachedTables(automaton, allowed.unenforced, allowed.closed, allowed.form)
+def _tables_of(automaton: TokenAutomaton, language: Language) -> CachedTables:
+    return CachedTables(automaton, language.unenforced, language.closed, language.form)
 
 
 def _tag_reader(form: Form | None) -> TagReader | None:
@@ -418,34 +420,3 @@ def _tag_reader(form: Form | None) -> TagReader | None:
 def _has_failed(compiled: CompiledConstraint) -> bool:
     whole = compiled.whole
     return whole.done() and whole.exception() is not None
-
-
-class _Cache:
-    """An LRU cache of compiled constraints, bounded in bytes. Not thread-safe: the caller holds a lock."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._kept: OrderedDict[ConstraintSpec, tuple[CompiledConstraint, int]] = OrderedDict()
-
-    def get(self, constraint: ConstraintSpec) -> CompiledConstraint | None:
-        """The compiled constraint, now the most recently used; None if it is not cached."""
-        found = self._kept.get(constraint)
-        if found is None:
-            return None
-        compiled, _ = found
-        self.put(constraint, compiled)  # counted again: it may have grown
-        return compiled
-
-    def put(self, constraint: ConstraintSpec, compiled: CompiledConstraint) -> None:
-        """Keep a compiled constraint in place of an earlier form, and evict others until all fit."""
-        _, before = self._kept.pop(constraint, (None, 0))
-        self._bytes -= before
-        size = compiled.nbytes + 2 * len(constraint.source)
-        if size > self._max_bytes:
-            return
-        self._kept[constraint] = compiled, size
-        self._bytes += size
-        while self._bytes > self._max_bytes:
-            _, (_, gone) = self._kept.popitem(last=False)
-            self._bytes -= gone

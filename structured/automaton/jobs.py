@@ -49,7 +49,7 @@ class Tabulation:
 class GrammarTrial:
     """The job of writing a language's grammar and compiling it. The answer is the grammar: parsers cannot change processes."""
 
-    allowed: Language
+    language: Language
 
 
 Job = Preparation | ConstraintSpec | Tabulation | GrammarTrial

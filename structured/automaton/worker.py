@@ -62,7 +62,7 @@ class Worker:
             case GrammarTrial():
                 grammars = self._grammars
                 _set_alarms(self._setup.grammar_limits.seconds, limits.seconds)
-                yield try_grammar(self._setup, grammars, job.allowed)
+                yield try_grammar(self._setup, grammars, job.language)
             case ConstraintSpec():
                 _set_alarms(limits.seconds, limits.seconds)
                 allowed = find_language(self._setup, job)

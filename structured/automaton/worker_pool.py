@@ -84,15 +84,15 @@ class AutomatonWorkerPool:
         answers, death = self._answers(constraint, on_abandon)
         if death is not None:
             answers.append(AutomatonTooLargeError(self._reason(death, self._limits.seconds)))
-        allowed = answers[0]
-        if isinstance(allowed, AutomatonTooLargeError):
-            raise InvalidConstraintError(str(allowed))
-        if isinstance(allowed, Exception):
-            raise allowed
+        language = answers[0]
+        if isinstance(language, AutomatonTooLargeError):
+            raise InvalidConstraintError(str(language))
+        if isinstance(language, Exception):
+            raise language
         automaton = answers[1] if len(answers) > 1 else None
         if isinstance(automaton, Exception) and not isinstance(automaton, AutomatonTooLargeError):
             raise automaton
-        return allowed, automaton
+        return language, automaton
 
     def tabulate(
         self, automaton: ByteAutomaton, *, on_abandon: OnAbandon = never_abandoned
@@ -110,11 +110,11 @@ class AutomatonWorkerPool:
             raise tables
         return tables
 
-    def try_grammar(self, allowed: Language, *, on_abandon: OnAbandon = never_abandoned) -> str:
+    def try_grammar(self, language: Language, *, on_abandon: OnAbandon = never_abandoned) -> str:
         """Compile a language's grammar in a worker, so that one that takes too long or crashes the compiler does no harm.
 
         Args:
-            allowed: the language.
+            language: the language.
             on_abandon: is told how to end the job early.
 
         Returns:
@@ -124,7 +124,7 @@ class AutomatonWorkerPool:
             InvalidConstraintError: it is malformed, matches nothing, or cannot be compiled within the limits.
             UnsupportedConstraintError: the language has no grammar.
         """
-        answers, death = self._answers(GrammarTrial(allowed), on_abandon)
+        answers, death = self._answers(GrammarTrial(language), on_abandon)
         if death is not None:
             raise InvalidConstraintError(self._reason(death, self._grammar_limits.seconds))
         grammar: str | Exception = answers[0]
