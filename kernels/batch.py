@@ -70,8 +70,8 @@ class Batch:
     long: LongHistories | None = None
     settled: bool = True
 
-    def decided(self) -> Batch | None:
-        """The S tokens alone, to attend to a cache that has all T; None without ``logits_starts``."""
+    def logits_only(self) -> Batch | None:
+        """The S tokens whose logits are wanted, alone, to attend to a cache that has all T; None without ``logits_starts``."""
         if self.logits_starts is None:
             return None
         wanted = self.logits_index

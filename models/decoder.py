@@ -25,7 +25,7 @@ from draftline.models.layers import (
     GatedMlp,
     brief_layers,
     build_layers,
-    wanted_rows,
+    wanted_states,
 )
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
@@ -150,15 +150,16 @@ class EagerForward:
         residual = weights.embedding(batch.token_ids, self._dtype, ops)
         copies = StateCopies(sink, residual, ops)
         last = len(cache.layers) - 1
-        decided = batch.decided() if last + 1 not in sink.layers else None
+        # Where a drafter reads the last layer's output, it reads that of all tokens.
+        wanted = batch.logits_only() if last + 1 not in sink.layers else None
         for index, (layer, layer_cache) in enumerate(zip(weights.layers, cache.layers, strict=False)):
             copies.before_layer(index, residual)
             attend = layer.attention
-            if index == last and decided is not None:
-                residual = attend.decide(residual, layer.attention_norm, eps, batch, decided, layer_cache, ops)
+            if index == last and wanted is not None:
+                residual = attend.logits_only(residual, layer.attention_norm, eps, batch, wanted, layer_cache, ops)
             else:
                 residual = attend(residual, layer.attention_norm, eps, batch, layer_cache, ops)
             residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
         copies.finish(last + 1, residual, batch)
-        wanted = residual if decided is not None else wanted_rows(residual, batch, ops)
-        return weights.head.norm_linear(wanted, weights.norm, eps, ops)
+        states = residual if wanted is not None else wanted_states(residual, batch, ops)
+        return weights.head.norm_linear(states, weights.norm, eps, ops)

@@ -55,28 +55,28 @@ class Attention:
         qkv = self.qkv.norm_linear(residual, norm, eps, ops)
         return self.output.linear_add(ops.rope_attention(qkv, batch, cache, self.spec), residual, ops)
 
-    def decide(
+    def logits_only(
         self,
         residual: Tensor,
         norm: Tensor,
         eps: float,
         batch: Batch,
-        decided: Batch,
+        wanted: Batch,
         cache: LayerCache,
         ops: Ops,
     ) -> Tensor:
-        """The same for the ``decided`` tokens of the batch alone, [S, hidden]. Writes the keys and values of all."""
+        """The same for the ``wanted`` tokens of the batch alone (`Batch.logits_only`), [S, hidden]. Writes all keys and values."""
         qkv = self.qkv.norm_linear(residual, norm, eps, ops)
         queries = ops.rope_write_kv(qkv, batch, cache, self.spec).index_select(0, batch.logits_index)
-        wanted = residual.index_select(0, batch.logits_index)
-        return self.output.linear_add(ops.attention(queries, decided, cache, self.spec), wanted, ops)
+        residual = residual.index_select(0, batch.logits_index)
+        return self.output.linear_add(ops.attention(queries, wanted, cache, self.spec), residual, ops)
 
 
-def wanted_rows(residual: Tensor, batch: Batch, ops: Ops) -> Tensor:
-    """The rows of the tokens whose logits are wanted: [T, hidden] -> [S, hidden]."""
-    # Where all tokens decide, as in decodes, they are in order.
-    wanted = batch.logits_index.shape[0]
-    return residual[:wanted] if sum(batch.query_lens_host) == wanted else ops.take_rows(residual, batch.logits_index)
+def wanted_states(residual: Tensor, batch: Batch, ops: Ops) -> Tensor:
+    """The residual stream of the tokens whose logits are wanted: [T, hidden] -> [S, hidden]."""
+    # Where those are all tokens, as in decodes, they are in order.
+    count = batch.logits_index.shape[0]
+    return residual[:count] if sum(batch.query_lens_host) == count else ops.take_rows(residual, batch.logits_index)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import FULL, SLIDING, HfConfig, rope_scaling, windows_by_type
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import Attention, brief_layers, build_layers, wanted_rows
+from draftline.models.layers import Attention, brief_layers, build_layers, wanted_states
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import local_rope_table, rope_table
@@ -192,7 +192,7 @@ class Gemma3(Model):
             copies.before_layer(index, residual)
             residual = layer(residual, batch, layer_cache, eps, ops)
         copies.finish(len(cache.layers), residual, batch)
-        wanted = wanted_rows(residual, batch, ops)
+        wanted = wanted_states(residual, batch, ops)
         logits = self._head.norm_linear(wanted, self._norm, eps, ops)
         cap = self.config.logits_soft_cap
         return ops.soft_cap(logits, cap) if cap else logits

@@ -24,7 +24,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import HfConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import Attention, brief_layers, build_layers, wanted_rows
+from draftline.models.layers import Attention, brief_layers, build_layers, wanted_states
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import no_rotation
@@ -202,7 +202,7 @@ class Gpt2(Model):
             copies.before_layer(index, residual)
             residual = layer(residual, batch, layer_cache, ops)
         copies.finish(len(cache.layers), residual, batch)
-        return self._head.linear(self._norm(wanted_rows(residual, batch, ops), ops), ops)
+        return self._head.linear(self._norm(wanted_states(residual, batch, ops), ops), ops)
 
 
 def _norm(weights: Weights, config: ModelConfig, name: str) -> _LayerNorm:

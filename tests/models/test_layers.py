@@ -5,7 +5,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.reference.ops import ReferenceOps
-from draftline.models.layers import wanted_rows
+from draftline.models.layers import wanted_states
 
 
 def batch(query_lens: tuple[int, ...], logits_index: list[int]) -> Batch:
@@ -19,7 +19,7 @@ def test_the_rows_that_are_wanted() -> None:
     residual = torch.arange(48.0).view(6, 8)
 
     def wanted(query_lens: tuple[int, ...], logits_index: list[int]) -> Tensor:
-        return wanted_rows(residual, batch(query_lens, logits_index), ReferenceOps())
+        return wanted_states(residual, batch(query_lens, logits_index), ReferenceOps())
 
     assert torch.equal(wanted((3, 1), [2, 3]), residual[[2, 3]])
     assert torch.equal(wanted((1, 3), [0, 1, 2, 3]), residual[:4]), "all, and two rows of padding"

@@ -136,16 +136,16 @@ def test_a_bucket_larger_than_the_plan_is_padded(slots: SlotTable, device: torch
 def test_the_tokens_that_decide_are_a_batch_of_their_own(slots: SlotTable, device: torch.device) -> None:
     chosen, query_lens, counts = torch.tensor([2, 4, 1], device=device), (6, 7, 1), (1, 0, 1)
     batch = gather(slots, chosen, query_lens, (12, 80, 32), counts, BLOCK_SIZE).batch
-    decided = batch.decided()
-    assert decided is not None
-    assert decided.positions.tolist() == [17, 32]
-    assert torch.equal(decided.token_ids, batch.token_ids[batch.logits_index])
-    assert torch.equal(decided.cache_index, batch.cache_index[batch.logits_index])
-    assert decided.query_starts.tolist() == [0, 1, 1, 2]
-    assert decided.context_lens.tolist() == [18, 87, 33]
-    assert decided.query_lens_host == counts
-    assert decided.logits_index.tolist() == [0, 1]
-    assert decided.decided() is None
+    wanted = batch.logits_only()
+    assert wanted is not None
+    assert wanted.positions.tolist() == [17, 32]
+    assert torch.equal(wanted.token_ids, batch.token_ids[batch.logits_index])
+    assert torch.equal(wanted.cache_index, batch.cache_index[batch.logits_index])
+    assert wanted.query_starts.tolist() == [0, 1, 1, 2]
+    assert wanted.context_lens.tolist() == [18, 87, 33]
+    assert wanted.query_lens_host == counts
+    assert wanted.logits_index.tolist() == [0, 1]
+    assert wanted.logits_only() is None
     # None is wanted; several of one row; all.
     for counts in ((0, 0, 0), (2, 0, 1), query_lens):
-        assert gather(slots, chosen, query_lens, (12, 80, 32), counts, BLOCK_SIZE).batch.decided() is None
+        assert gather(slots, chosen, query_lens, (12, 80, 32), counts, BLOCK_SIZE).batch.logits_only() is None
