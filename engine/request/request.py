@@ -180,7 +180,6 @@ class RequestBuilder:
                 compiled, compile_s = self._compile(plan.constraint)
         except InvalidRequestError as error:
             violations.extend(plan.error(error).violations)
-        constraint = plan.constraint
         if violations or token_ids is None:
             raise InvalidRequestError(*violations).within(request.path)
 
@@ -188,26 +187,9 @@ class RequestBuilder:
         sampling = request.sampling
         room = self._info.max_model_len - len(token_ids)
         max_tokens = min(DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens, room)
-        if sampling.min_tokens > max_tokens:
-            problem = f"min_tokens ({sampling.min_tokens}) exceeds the {max_tokens} tokens that can be generated"
-            why = f"the prompt leaves room for {room}" if room == max_tokens else "the default of max_tokens"
-            raise InvalidRequestError(FieldViolation("sampling.min_tokens", f"{problem}: {why}"))
-
-        # A text that must be complete within the limit must fit at all.
-        closes = constraint is not None and constraint.close_within_budget
-        if closes and compiled is not None and (compiled.shortest or 0) > max_tokens:
-            problem = (
-                f"the shortest text that the constraint allows takes {compiled.shortest} tokens, but only {max_tokens} "
-                "may be generated"
-            )
-            raise InvalidRequestError(FieldViolation("constraint.close_within_budget", problem)).within(request.path)
-        reasoning = None if constraint is None else constraint.reasoning
-        if reasoning is not None and reasoning.max_tokens is not None and compiled is not None:
-            marks = compiled.shortest_reasoning
-            if marks > reasoning.max_tokens:
-                problem = f"is {reasoning.max_tokens}, but the marks of the reasoning alone take {marks} tokens"
-                field = "constraint.reasoning.max_tokens" if plan.reading is None else "chat.max_reasoning_tokens"
-                raise InvalidRequestError(FieldViolation(field, problem)).within(request.path)
+        violations.extend(_limit_violations(sampling, plan, compiled, max_tokens, room))
+        if violations:
+            raise InvalidRequestError(*violations).within(request.path)
         engine_request = EngineRequest(
             request_id=request_id,
             prompt=request.prompt if isinstance(request.prompt, str) else None,
@@ -216,7 +198,7 @@ class RequestBuilder:
             seed=self._new_seed(64) if sampling.seed is None else sampling.seed,
             max_len=len(token_ids) + max_tokens,
             draft_tokens=_draft_tokens(request.speculation) if self._info.drafters else 0,
-            constraint=constraint,
+            constraint=plan.constraint,
             head_start_s=request.priority * self._ageing_s,
             timeout_s=request.timeout_s,
             caller=request.caller,
@@ -318,6 +300,39 @@ def context_violations(field: str, length: int, info: EngineInfo) -> Iterator[Fi
             f"{info.max_model_len} with at least one output token",
             CONTEXT_LENGTH_EXCEEDED,
         )
+
+
+def _limit_violations(
+    sampling: SamplingParams, plan: ChatPlan, compiled: CompiledConstraint | None, max_tokens: int, room: int
+) -> Iterator[FieldViolation]:
+    """What needs more tokens than there may be.
+
+    Args:
+        sampling: the sampling parameters.
+        plan: the constraint, and who asked for it.
+        compiled: the compiled constraint; None without one.
+        max_tokens: the most tokens that may be generated.
+        room: the most tokens that the context leaves.
+    """
+    if sampling.min_tokens > max_tokens:
+        problem = f"min_tokens ({sampling.min_tokens}) exceeds the {max_tokens} tokens that can be generated"
+        why = f"the prompt leaves room for {room}" if room == max_tokens else "the default of max_tokens"
+        yield FieldViolation("sampling.min_tokens", f"{problem}: {why}")
+    constraint = plan.constraint
+    if constraint is None or compiled is None:
+        return
+    # A text that must be complete within the limit must fit at all.
+    if constraint.close_within_budget and (compiled.shortest or 0) > max_tokens:
+        problem = (
+            f"the shortest text that the constraint allows takes {compiled.shortest} tokens, but only {max_tokens} "
+            "may be generated"
+        )
+        yield FieldViolation("constraint.close_within_budget", problem)
+    limit = None if constraint.reasoning is None else constraint.reasoning.max_tokens
+    marks = compiled.shortest_reasoning
+    if limit is not None and marks > limit:
+        field = "constraint.reasoning.max_tokens" if plan.reading is None else "chat.max_reasoning_tokens"
+        yield FieldViolation(field, f"is {limit}, but the marks of the reasoning alone take {marks} tokens")
 
 
 def _sequences(request: EngineRequest, compiled: CompiledConstraint | None, now: float) -> tuple[Sequence, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_engine import FakeEngine
 from pydantic import ValidationError
+from tiny import tiny_compiler
 
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams
@@ -68,6 +69,19 @@ def test_invalid_sampling_names_its_field(
     (violation,) = caught.value.violations
     assert violation.field == field
     assert problem in violation.description
+
+
+def test_limits_that_the_output_cannot_meet_are_all_named_with_their_request(engine: FakeEngine) -> None:
+    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0, tiny_compiler())
+    constraint = Constraint(choice=("abcdefgh",), close_within_budget=True)
+    sampling = SamplingParams(min_tokens=6, max_tokens=9)
+    wanted = GenerateRequest([1] * (engine.info.max_model_len - 5), sampling, constraint, path="prompts[3]")
+    with pytest.raises(InvalidRequestError) as caught:
+        builder.build("a", wanted, lambda updates: None, 0.0)
+    assert [violation.field for violation in caught.value.violations] == [
+        "prompts[3].sampling.min_tokens",
+        "prompts[3].constraint.close_within_budget",
+    ]
 
 
 def test_more_tokens_than_the_context_has_room_for_are_cut_to_it(engine: FakeEngine) -> None:
