@@ -63,7 +63,7 @@ _CONSTRAINT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Substitutes:
-    """What a benchmark puts in the place of an engine's own parts, to measure these. No option offers it.
+    """Parts that a benchmark puts in the place of an engine's own, to measure these. No option offers them.
 
     Attributes:
         ops: makes the operations of a device; see `select_ops`.
@@ -240,7 +240,7 @@ def _build(
 
 @dataclass(frozen=True, slots=True)
 class _Language:
-    """What an engine knows of texts.
+    """The parts of an engine that know texts.
 
     Attributes:
         tokenizer: the model's.
@@ -254,7 +254,7 @@ class _Language:
 
     @staticmethod
     def of(tokenizer: Tokenizer, shape: ModelConfig, constraint_cache: str) -> _Language:
-        """With this tokenizer. Starts to prepare constraints."""
+        """Make a compiler for the tokenizer, which starts to prepare constraints in the background."""
         eos_ids = tokenizer.all_eos_ids(shape)
         vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
         compiler = ConstraintCompiler(vocabulary, cache_folder=cache_folder(constraint_cache))

@@ -36,7 +36,7 @@ from draftline.spec.drafter import DraftChunk
 
 @dataclass(frozen=True, slots=True)
 class CacheNeeds:
-    """What a drafter's cache asks of those who keep it current.
+    """The conditions under which a drafter's cache is current.
 
     Attributes:
         max_positions: the most tokens of a sequence.
@@ -50,12 +50,12 @@ class CacheNeeds:
 
 
 def known_tokens(sequence: Sequence) -> int:
-    """All of them: a draft model needs the tokens only."""
+    """The tokens that a draft model can read: all that are known, since it needs nothing else."""
     return sequence.known
 
 
 def tokens_with_states(sequence: Sequence) -> int:
-    """The computed tokens and the one behind them: a head reads a token with the hidden state before it."""
+    """The tokens that a head can read: the computed ones and one more, since it reads a token with the hidden state before it."""
     return sequence.computed + 1
 
 

@@ -37,7 +37,7 @@ _CHOICE_MEMORY = 0.8
 
 
 def nothing_lacking(sequence: Sequence) -> int:
-    """What a drafter without a cache lacks."""
+    """The tokens that a drafter without a cache lacks: none."""
     return 0
 
 

@@ -184,7 +184,7 @@ class Target:
 
     @property
     def accept(self) -> Accept:
-        """What verifies drafts: the device's operation, or chance in benchmarks."""
+        """The operation that verifies drafts: the device's, or in benchmarks one that accepts by chance."""
         rate = self.config.synthetic_acceptance
         return self.ops.accept if rate is None else synthetic_acceptance(self.ops.accept, rate)
 

@@ -98,7 +98,7 @@ class _Stages:
     """
 
     def __init__(self, words: int, device: torch.device) -> None:
-        """For messages of so many int64."""
+        """Create stages for messages of ``words`` int64."""
         self.memory, self.turn = _pinned(words), torch.zeros(1, dtype=torch.int32, device=device)
         self._used = 0
 
@@ -116,7 +116,7 @@ class _StagedGraph:
     """A graph that begins by taking a message from pinned memory: to launch it is one call of the driver, with a new message."""
 
     def __init__(self, words: int, device: torch.device) -> None:
-        """Without a graph yet, for messages of so many int64."""
+        """Create stages for messages of ``words`` int64. The graph is captured by `_record`."""
         self._stages = _Stages(words, device)
         self._arrays = [stage.numpy() for stage in self._stages.memory]
 
@@ -140,7 +140,7 @@ class InputGraph(_StagedGraph):
     """
 
     def __init__(self, words: int, device: torch.device) -> None:
-        """Without a graph yet."""
+        """Allocate the inputs. The graph is captured by `record`."""
         super().__init__(words, device)
         self.tensor = torch.zeros(words, dtype=torch.int64, device=device)
 
@@ -170,7 +170,7 @@ class ResultStages:
     """Pinned memory to which graphs copy a step's tokens, in turns. All graphs that sample share it."""
 
     def __init__(self, samples: int, rows: int, device: torch.device) -> None:
-        """For steps of so many samples and rows at most."""
+        """Create stages for steps of at most so many samples and rows."""
         self._samples, self._stages = samples, _Stages(samples + rows, device)
         self._parts = [(stage[:samples], stage[samples:]) for stage in self._stages.memory]
 
@@ -181,7 +181,7 @@ class ResultStages:
         deliver(tokens, accepted, self._stages.memory, self._stages.turn, self._samples)
 
     def take(self, samples: int, rows: int) -> tuple[Tensor, Tensor]:
-        """What the graph that was launched last copies: [samples] and [rows] int64, there once it has run.
+        """The copies that the graph that was launched last makes: [samples] and [rows] int64, there once it has run.
 
         They are valid until as many steps as there are stages have been launched.
         """

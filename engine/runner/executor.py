@@ -26,7 +26,7 @@ from draftline.spec.drafter import DraftChunk, Drafter
 
 @dataclass(frozen=True, slots=True)
 class ExecutorParts:
-    """What every executor of an engine runs on. All of it is on one device.
+    """The parts of an engine that its executors share. All are on one device.
 
     Attributes:
         model: the target model.

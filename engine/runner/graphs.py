@@ -176,7 +176,7 @@ def result_stages(parts: ExecutorParts) -> ResultStages:
 
 
 def _slots_and_plan(inputs: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """What `fill_forward` writes."""
+    """The slots and the plan in a graph's inputs, where `fill_forward` writes them."""
     return inputs[:rows], inputs[rows:].view(torch.int32)[: 3 * rows + 2]
 
 

@@ -45,7 +45,7 @@ class LogprobTensors:
     top_values: Tensor
 
     def read(self) -> Iterator[PositionLogprobs]:
-        """Those of every position, with as many of the most likely tokens as the row that wants most."""
+        """Yield the log-probabilities of each position. All have as many of the most likely tokens as the row that wants most."""
         values = (self.tokens, self.chosen, self.ranks, self.top_ids, self.top_values)
         for token, logprob, rank, ids, tops in zip(*(value.tolist() for value in values), strict=True):
             top = tuple(
@@ -113,7 +113,7 @@ class LaunchedStep:
 def read_back(
     rows: tuple[Row, ...], forward: ForwardResult, samples: SampleResult, ops: Ops, timer: Timer, pool: EventPool
 ) -> LaunchedStep:
-    """A step whose results are on their way to the host, with the log-probabilities that its rows ask for."""
+    """Start to read a step's results back, with the log-probabilities that its rows ask for."""
     return LaunchedStep(
         rows=rows,
         tokens=samples.arriving,
@@ -126,7 +126,7 @@ def read_back(
 
 
 def _logprobs(rows: tuple[Row, ...], logits: Tensor, tokens: Tensor, ops: Ops) -> LogprobTensors | None:
-    """Of every token that a row sampled, where it asked for them."""
+    """Start to read the log-probabilities of the sampled tokens back, for the rows that asked for them."""
     wanted = [row.sequence.sampling.logprobs for row in rows]
     if wanted.count(None) == len(wanted):
         return None
@@ -145,7 +145,10 @@ def _logprobs(rows: tuple[Row, ...], logits: Tensor, tokens: Tensor, ops: Ops) -
 
 
 def _prompt_logprobs(rows: tuple[Row, ...], logits: Tensor, tokens: Tensor, ops: Ops) -> LogprobTensors | None:
-    """Of the prompt tokens after each that the step computes, where the row asked for them."""
+    """Start to read the log-probabilities of prompt tokens back, for the rows that asked for them.
+
+    A position that the step computes gives that of the prompt token behind it.
+    """
     if logits.shape[0] <= tokens.shape[0]:
         return None  # only these would need more logits than there are samples
     logit_indices: list[int] = []
@@ -166,7 +169,7 @@ def _read_logprobs(logits: Tensor, tokens: Tensor, top: int, ops: Ops) -> Logpro
 
 
 def _take(logprobs: Iterator[PositionLogprobs], count: int, top: int | None) -> Logprobs:
-    """The next ``count``, each with the ``top`` most likely tokens only; none where ``top`` is None."""
+    """Take the next ``count`` positions, each with the ``top`` most likely tokens only; none where ``top`` is None."""
     if top is None:
         return ()
     return tuple(PositionLogprobs(position.chosen, position.top[:top]) for position in islice(logprobs, count))

@@ -123,7 +123,7 @@ class SlotWriter:
     """Writes host-side changes into a `SlotTable`, in one transfer a step and without waiting for the device."""
 
     def __init__(self, table: SlotTable, eos_ids: tuple[int, ...], recorder: Recorder | None = None) -> None:
-        """For an empty table.
+        """Create a writer for an empty table.
 
         Args:
             table: the table.

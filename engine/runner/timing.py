@@ -126,7 +126,7 @@ class StepTimers:
     """The timers of steps with drafts. On a GPU, one step in eight of a kind is timed, and the others count as the last one timed."""
 
     def __init__(self, device: torch.device) -> None:
-        """For steps on this device."""
+        """Create the timers of steps on ``device``."""
         self._on_gpu = device.type == "cuda"
         self._pool = EventPool(timing=True)
         self._kinds: dict[Hashable, _Kind] = {}

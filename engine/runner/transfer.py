@@ -37,15 +37,15 @@ def to_host(tensor: Tensor) -> Tensor:
 
 
 class Arrival:
-    """Tells when all has arrived on the host that was sent there before."""
+    """A point in a device's stream. Once the device has passed it, all that was sent to the host before has arrived."""
 
     def __init__(self, device: torch.device, pool: EventPool) -> None:
-        """Of what was sent from ``device``. An event of ``pool`` tells."""
+        """Mark this point of ``device``'s stream, on a GPU by an event of ``pool``."""
         self._pool = pool
         self._event = pool.record() if device.type == "cuda" else None
 
     def wait(self) -> None:
-        """Wait until then."""
+        """Wait until the device has passed it."""
         if self._event is not None:
             self._event.synchronize()
             self._pool.give_back([self._event])

@@ -108,7 +108,10 @@ def _launch(
     place: int,
     overlap: bool,
 ) -> None:
-    """Launch the kernel, and the join where programs share histories."""
+    """Launch the kernel, and the join where programs share histories.
+
+    ``new`` is the padded number of a row's new tokens whose keys and values the kernel writes; 0 if the cache has them.
+    """
     block_size, num_kv_heads, head_dim = cache.keys.shape[1:]
     rows = batch.context_lens.shape[0]
     tile, num_splits = plan.tile, plan.num_splits
