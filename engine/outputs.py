@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from draftline.engine.calls import ToolCall, ToolCallDelta
 from draftline.engine.errors import FieldViolation, IncompleteOutputError, InvalidOutputError
 from draftline.engine.params import Constraint, T
-from draftline.engine.stats import NO_TIME, NOT_USED, StepTimes, Utilization
+from draftline.engine.stats import NO_TIME, StepTimes, Utilization
 from draftline.engine.validation import violations
 from draftline.structured.tags.form import REASONING
 from draftline.structured.tags.span import TagSpan as TagSpan
@@ -196,7 +196,7 @@ class Finished:
             reasoning and calls are no part of the text, they are not listed.
         tool_calls: the calls that the output completed.
         reasoning_tokens: the tokens of a chat's reasoning, its marks included.
-        utilization: the engine's steps while the output ran.
+        utilization: the engine's steps while the output ran; None over gRPC.
     """
 
     ends_output: ClassVar[bool] = True
@@ -218,7 +218,7 @@ class Finished:
     tags: tuple[TagSpan, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning_tokens: int = 0
-    utilization: Utilization = NOT_USED
+    utilization: Utilization | None = None
 
     @property
     def reasoning(self) -> TagSpan | None:

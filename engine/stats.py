@@ -241,9 +241,6 @@ class Utilization:
         )
 
 
-NOT_USED = Utilization()
-
-
 class WorkMeter:
     """Adds up the work of steps. One thread adds; any thread may read ``counts``.
 

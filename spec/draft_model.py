@@ -55,12 +55,11 @@ class DraftModel(Drafter):
         self._cache = cache
         self._ops = ops
         self._constraints = constraints
-        self._block_size = cache.block_size
 
     @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         ops, query = self._ops, DraftQuery(ROUND_BEGINS_WITH, shift=0)
-        passes = ops.gather_drafts(table, rows.slots, rows.drafts, query, rows.max_drafts, self._block_size)
+        passes = rows.passes(ops, table, query, rows.max_drafts, self._cache)
         for inputs, following in zip_longest(passes, passes[1:]):
             logits = self._model.forward(inputs.batch, self._cache)
             # Without top-p, penalties and masks: they cost time, and the target applies them anyway.

@@ -8,13 +8,14 @@ drafter too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
 from typing_extensions import override
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.batch import Batch, DraftQuery, Inputs, KVCache
+from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink
 
@@ -27,11 +28,20 @@ class DraftRows:
         slots: [R] int64, the slot of each row.
         drafts: [R] int32, the most drafts of each row; 0 for padding, and for rows without drafts.
         max_drafts: an upper bound of ``drafts``.
+        uneven: whether some histories are much longer than the others, and worth dividing.
     """
 
     slots: Tensor
     drafts: Tensor
     max_drafts: int
+    uneven: bool = False
+
+    def passes(self, ops: Ops, table: SlotTable, query: DraftQuery, count: int, cache: KVCache) -> tuple[Inputs, ...]:
+        """The inputs of a round's passes over the drafter's ``cache``; see `Ops.gather_drafts` for the other arguments."""
+        inputs = ops.gather_drafts(table, self.slots, self.drafts, query, count, cache.block_size)
+        if not self.uneven:
+            return inputs
+        return tuple([replace(one, batch=ops.share_long_histories(one.batch, cache.layers[0])) for one in inputs])
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,13 +93,12 @@ class Eagle3(Drafter):
         self._cache = cache
         self._ops = ops
         self._constraints = constraints
-        self._block_size = cache.block_size
 
     @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         ops, hidden, slots = self._ops, None, rows.slots
         query = DraftQuery(self.max_draft_tokens + 1, shift=1)
-        passes = ops.gather_drafts(table, rows.slots, rows.drafts, query, rows.max_drafts, self._block_size)
+        passes = rows.passes(ops, table, query, rows.max_drafts, self._cache)
         for inputs, following in zip_longest(passes, passes[1:]):
             # The target's hidden states first, then the head's own.
             hidden = self._store.read(inputs.batch) if hidden is None else _of_slots(hidden, slots, inputs.slots)

@@ -28,7 +28,7 @@ class ParallelHead(Eagle3):
         ops, head, known, ahead = self._ops, self._head, self.max_draft_tokens + 1, rows.max_drafts - 1
         # All drafts of every row that has any. A row's own number only limits where its entries are written.
         query = DraftQuery(known, shift=1, ahead=ahead, ahead_id=head.first_mask_id)
-        (inputs,) = ops.gather_drafts(table, rows.slots, rows.drafts, query, 1, self._block_size)
+        (inputs,) = rows.passes(ops, table, query, 1, self._cache)
         batch = inputs.batch
         states = self._store.read(batch)
         of_entries = states.view(len(batch.context_lens), query.entries, states.shape[1])

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from draftline.engine.cli.connection import NEEDS_SERVER, Connection
 from draftline.engine.cli.models import find_models
-from draftline.engine.client.convert import request_message
+from draftline.engine.client.convert import request_message, with_stop
 from draftline.engine.client.convert import update as update_of
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DraftlineError, UsageError
@@ -101,7 +101,7 @@ class RemoteBackend(Backend):
         try:
             with server_errors():
                 for response in call:
-                    yield update_of(response)
+                    yield with_stop(update_of(response), request.sampling)
         finally:
             call.cancel()
 

@@ -14,11 +14,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Generic
 
+from draftline.engine.client.convert import with_stop
 from draftline.engine.client.pace import Pace
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
 from draftline.engine.errors import CallFailedError, DeadlineExceededError, EngineStoppedError, InvalidRequestError
-from draftline.engine.outputs import Failed, Finished, RequestOutput, Update
+from draftline.engine.outputs import Failed, RequestOutput, Update
 from draftline.engine.params import T
 from draftline.engine.protocol import Chat, GenerateRequest
 from draftline.engine.streaming.accumulator import Accumulator
@@ -215,7 +216,7 @@ class AsyncGeneration(Generic[T]):
             return
         self._has_output = True
         try:
-            if self._collect(self._with_stop(update)):
+            if self._collect(with_stop(update, self._request.sampling)):
                 ended.set_result(None)
         except CallFailedError as error:
             ended.set_result(error)
@@ -238,14 +239,6 @@ class AsyncGeneration(Generic[T]):
         if all(len(again.token_ids) >= len(seen.token_ids) for seen, again in pairs):
             self._accumulator, self._repeated = self._repeated, None
         return has_ended
-
-    def _with_stop(self, update: Update) -> Update:
-        """Tell a stop token from a stop text by the request: the message has no field for it."""
-        if not isinstance(update, Finished):
-            return update
-        sampling, matched = self._request.sampling, update.matched_stop
-        by_token = matched not in sampling.stop and matched.isdecimal() and int(matched) in sampling.stop_token_ids
-        return replace(update, stopped_by_token=by_token)
 
     def _stopped(self) -> RequestOutput[T]:
         """The result of a request that is stopped between two attempts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from draftline.engine.calls import ToolCall, ToolCallDelta, ToolChoice
 from draftline.engine.errors import FieldViolation, InvalidRequestError
@@ -113,6 +114,15 @@ _MODES = {
 def update(response: pb.GenerateResponse) -> Update:
     """Convert a response to an update."""
     return delta(response.delta) if response.HasField("delta") else finished(response.finished)
+
+
+def with_stop(update: Update, sampling: SamplingParams) -> Update:
+    """Tell a stop token from a stop text by the request: the message has no field for it."""
+    if not isinstance(update, Finished):
+        return update
+    matched = update.matched_stop
+    by_token = matched not in sampling.stop and matched.isdecimal() and int(matched) in sampling.stop_token_ids
+    return replace(update, stopped_by_token=by_token)
 
 
 def delta(message: pb.Delta) -> Delta:

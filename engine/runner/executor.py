@@ -143,7 +143,7 @@ class Executors:
         eager: runs any rows.
         shapes: finds the shape that holds a step.
         graphs: by shape; empty on a CPU, and where graphs are switched off.
-        are_uneven: decides whether decodes run in a shape for uneven histories.
+        are_uneven: decides whether decodes and drafts run in a shape for uneven histories.
     """
 
     eager: Executor
@@ -161,9 +161,7 @@ class Executors:
 
     def for_drafts(self, rows: tuple[Row, ...]) -> Executor:
         """The executor that drafts for these rows. Drafts depend on the drafting rows alone, whatever else the step computes."""
-        if not self.graphs:
-            return self.eager
-        return self._graph_of(self.shapes.of_decode(len(rows), max([row.drafts for row in rows])))
+        return self._graph_of(self.shapes.of_drafts(rows, self.are_uneven)) if self.graphs else self.eager
 
     def _graph_of(self, shape: StepShape | None) -> Executor:
         return self.eager if shape is None else self.graphs[shape]

@@ -88,7 +88,7 @@ class GraphExecutor(Executor):
         size, table = self._shape.rows, self._parts.table
         graph = InputGraph(draft_words(size), table.tokens.device)
         slots, drafts = graph.tensor[:size], graph.tensor[size:].view(torch.int32)[:size]
-        rows = DraftRows(slots, drafts, self._shape.drafts)
+        rows = DraftRows(slots, drafts, self._shape.drafts, self._shape.uneven)
         graph.record(self._forward_recorder, lambda: self._parts.drafter.propose(rows, table))
         self._draft = graph
 
@@ -163,8 +163,7 @@ def capture_executors(parts: ExecutorParts, recorder: Recorder) -> dict[StepShap
         executors[shapes[0]].add_sampling(features | SamplingFeatures.MASK)
     for shape in parts.shapes.catch_ups if parts.drafter.keeps_cache else ():
         executors[shape].add_catch_up()
-    drafting = [shape for shape in parts.shapes.decodes if shape.drafts]
-    for shape in sorted(drafting, key=lambda shape: -shape.tokens):
+    for shape in sorted(parts.shapes.drafting, key=lambda shape: -shape.tokens):
         executors[shape].add_drafts()
     return dict(executors)
 

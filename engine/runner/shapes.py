@@ -199,6 +199,13 @@ class StepShapes:
             return shape
         return self._of_uneven_prompts(count, longest, tokens) or shape
 
+    def of_drafts(self, rows: tuple[Row, ...], are_uneven: AreUneven = never_uneven) -> StepShape | None:
+        """The smallest shape in which these rows draft; None if none holds them."""
+        drafts = max([row.drafts for row in rows])
+        if self._may_be_uneven and are_uneven(1, [row.known for row in rows], 0):
+            return self._of_uneven(len(rows), drafts)
+        return self.of_decode(len(rows), drafts)
+
     def _of_uneven(self, rows: int, drafts: int) -> StepShape | None:
         """The smallest uneven shape without prompts that holds so many rows and drafts; None if none does."""
         longest = self.draft_lens[-1] if drafts else 0
@@ -213,6 +220,11 @@ class StepShapes:
             if shape.drafts == drafts and shape.rows >= rows and shape.tokens >= tokens
         ]
         return held[0] if held else None
+
+    @property
+    def drafting(self) -> list[StepShape]:
+        """The shapes in which rows draft."""
+        return [shape for shape in (*self.decodes, *self._uneven_decodes) if shape.drafts]
 
     @property
     def catch_ups(self) -> list[StepShape]:

@@ -75,26 +75,34 @@ def test_batched_equals_solo(llm: LLM, temperature: float) -> None:
 
 
 @pytest.mark.xdist_group("engine-uneven")
-@pytest.mark.parametrize("drafter", ["none", "ngram"])
+@pytest.mark.parametrize("drafter", ["none", "ngram", "draft_model"])
 def test_a_long_history_among_short_ones(tmp_path: Path, drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps whose histories are uneven have graphs of their own, and the same outputs."""
     from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 
     (tmp_path / "config.json").write_text(json.dumps(SHAPE | {"num_key_value_heads": 8, "head_dim": 128}))
     write_placeholder_tokenizer(tmp_path, SHAPE["vocab_size"])
+    target_itself = str(tmp_path) if drafter == "draft_model" else None
     engine = LLM(
         str(tmp_path), load_format="dummy", device="cuda", kv_cache_memory_gib=0.5, max_num_seqs=24, drafter=drafter,
-        draft_tokens=3, draft_length="fixed",
+        draft_model=target_itself, draft_tokens=3, draft_length="fixed",
     )  # fmt: skip
     found: list[StepShape] = []
-    of_step = StepShapes.of_step
+    drafted: list[StepShape] = []
+    of_step, of_drafts = StepShapes.of_step, StepShapes.of_drafts
 
     def noted(shapes: StepShapes, rows: tuple[Row, ...], are_uneven: AreUneven) -> StepShape | None:
         shape = of_step(shapes, rows, are_uneven)
         found.extend([shape] if shape is not None and shape.uneven else [])
         return shape
 
+    def noted_drafts(shapes: StepShapes, rows: tuple[Row, ...], are_uneven: AreUneven) -> StepShape | None:
+        shape = of_drafts(shapes, rows, are_uneven)
+        drafted.extend([shape] if shape is not None and shape.uneven else [])
+        return shape
+
     monkeypatch.setattr(StepShapes, "of_step", noted)
+    monkeypatch.setattr(StepShapes, "of_drafts", noted_drafts)
     # More than run at once: prompts join while the long history decodes.
     prompts = [[1 + token % 1000 for token in range(1900)], *PROMPTS, *[[9, *prompt] for prompt in PROMPTS]]
     samplings = [SamplingParams(temperature=0.0, max_tokens=60 - n, ignore_eos=True) for n in range(len(prompts))]
@@ -102,6 +110,10 @@ def test_a_long_history_among_short_ones(tmp_path: Path, drafter: str, monkeypat
     decodes = [shape for shape in found if shape.max_query_len == shape.drafts + 1]
     assert len(decodes) > 5
     assert len(found) - len(decodes) > 5
+    assert (len(drafted) > 5) == (drafter != "none")
+    if target_itself is not None:
+        stats = engine.stats().drafter
+        assert stats.accepted > 0.95 * stats.drafted > 0
     found.clear()
     for prompt, sampling, output in zip(prompts, samplings, together, strict=True):
         (solo,) = engine.generate(prompt, sampling, use_tqdm=False)

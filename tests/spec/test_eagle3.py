@@ -10,11 +10,12 @@ from tiny import free_constraints
 from tiny_head import Fields, InMemory, head_fields, random_weights
 from torch import Tensor
 
-from draftline.kernels.batch import KVCache
+from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.kernels.triton.device import DeviceLimits
+from draftline.kernels.triton.inputs import long_histories
 from draftline.kernels.triton.ops import TritonOps
 from draftline.models.heads.checkpoint import HeadCheckpoint
 from draftline.models.heads.config import head_config
@@ -29,7 +30,7 @@ LENGTHS = [20, 9, 5, 12]
 DEVICE = torch.device("cpu")
 
 
-def drafted(ops: Ops, drafts: list[int], fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
+def drafted(ops: Ops, drafts: list[int], fields: Fields, *, uneven: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """The slots' tokens after a round of some rows, and the head's keys and values."""
     config = head_config(head_fields(TARGET, draft_vocab_size=37, head_dim=16, **fields), "head", TARGET)
     weights = random_weights(config)
@@ -51,7 +52,7 @@ def drafted(ops: Ops, drafts: list[int], fields: Fields) -> tuple[Tensor, Tensor
     # The first pass of a round reads the newest DRAFTS + 1 entries itself.
     chunks = [DraftChunk(slot, 0, length - DRAFTS - 2) for slot, length in enumerate(LENGTHS)]
     drafter.catch_up(gatherer([chunk for chunk in chunks if chunk.count], table, ops, BLOCK))
-    rows = DraftRows(torch.tensor([3, 0, 2, 1]), torch.tensor(drafts, dtype=torch.int32), max(drafts))
+    rows = DraftRows(torch.tensor([3, 0, 2, 1]), torch.tensor(drafts, dtype=torch.int32), max(drafts), uneven)
     drafter.propose(rows, table)
     # Beyond a row's drafts, the kernels may write or not.
     for slot, count in zip([3, 0, 2, 1], drafts, strict=True):
@@ -66,9 +67,10 @@ def drafted(ops: Ops, drafts: list[int], fields: Fields) -> tuple[Tensor, Tensor
     return table.tokens, keys, values
 
 
-@pytest.mark.parametrize(
-    "fields", [{}, {"parallel_drafts": 3, "num_hidden_layers": 2}], ids=["one after the other", "parallel"]
-)
+PARALLEL: Fields = {"parallel_drafts": 3, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize("fields", [{}, PARALLEL], ids=["one after the other", "parallel"])
 @pytest.mark.parametrize(
     "drafts",
     [[1, 3, 2, 0], pytest.param([3, 3, 3, 3], marks=pytest.mark.slow)],
@@ -82,3 +84,28 @@ def test_the_kernels_draft_as_the_reference_does(drafts: list[int], fields: Fiel
     assert torch.equal(tokens, expected[0])
     torch.testing.assert_close(keys, expected[1], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(values, expected[2], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, pytest.param(PARALLEL, marks=pytest.mark.slow)], ids=["one after the other", "parallel"]
+)
+@torch.inference_mode()
+def test_divided_histories_draft_the_same(fields: Fields, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = list[int]()
+
+    def noted(ops: TritonOps, batch: Batch, cache: LayerCache) -> Batch:
+        shared = share(ops, batch, cache)
+        assert shared.long is not None
+        parts.append(int(shared.long.starts[-1]))
+        return shared
+
+    share = TritonOps.share_long_histories
+    monkeypatch.setattr(TritonOps, "share_long_histories", noted)
+    monkeypatch.setattr(long_histories, "LEAST_LONG_HISTORY", 10)
+    triton = TritonOps.sized(DeviceLimits.known(80, 8))
+    expected = drafted(triton, [3, 3, 2, 1], fields)
+    assert not parts
+    got = drafted(triton, [3, 3, 2, 1], fields, uneven=True)
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+    assert len(parts) == (1 if fields else DRAFTS)
+    assert all(parts)

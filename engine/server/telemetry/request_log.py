@@ -22,9 +22,9 @@ def log_request(report: RequestReport) -> None:
         logger.info("refused" if report.refused else "ended", extra={"fields": _fields(report)})
 
 
-def _steps(use: Utilization) -> dict[str, object]:
+def _steps(use: Utilization | None) -> dict[str, object]:
     """The engine's steps while the first output ran; nothing where none was counted."""
-    if not use.steps:
+    if use is None or not use.steps:
         return {}
     return {
         "steps": use.steps,

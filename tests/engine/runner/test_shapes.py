@@ -90,6 +90,21 @@ def test_uneven_histories_have_shapes_of_their_own() -> None:
         assert shape.samples <= shapes.max_samples
 
 
+def test_rows_with_uneven_histories_draft_in_shapes_of_their_own() -> None:
+    shapes = StepShapes(64, 4, max_len=4096)
+
+    def are_uneven(query_len: int, lengths: SequenceOf[int], prompts: int) -> bool:
+        assert (query_len, prompts) == (1, 0)
+        return max(lengths) > 1000
+
+    assert shapes.of_drafts(decoding([300] * 9, drafts=2), are_uneven) == StepShape.decode(12, 2)
+    uneven = shapes.of_drafts(decoding([300] * 9 + [2000], drafts=2), are_uneven)
+    assert uneven == StepShape.decode(32, 4, uneven=True)
+    assert uneven in shapes.drafting
+    assert all(shape.drafts for shape in shapes.drafting)
+    assert shapes.of_drafts(decoding([300] * 9 + [2000], drafts=2)) == StepShape.decode(12, 2)
+
+
 def test_uneven_histories_beside_prompts_have_few_shapes() -> None:
     shapes = StepShapes(64, 4, prompt_tokens=1280, max_len=4096)
     prompt = dataclasses.replace(decoding([400])[0], start=100, count=300, samples=1)
