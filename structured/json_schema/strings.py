@@ -87,7 +87,7 @@ ALL_STRINGS: Final = StringSet()
 
 @functools.lru_cache(maxsize=4096)
 def _is_empty(strings: StringSet) -> bool:
-    return dfa.is_empty(list(_parts(strings)), strings.min_length, strings.max_length)
+    return dfa.is_empty(list(parts_of(strings)), strings.min_length, strings.max_length)
 
 
 def one_of(values: frozenset[str]) -> StringSet:
@@ -158,7 +158,8 @@ def _dfa(tree: Node) -> dfa.Dfa:
     return dfa.build(tree)
 
 
-def _parts(strings: StringSet) -> Iterator[Part]:
+def parts_of(strings: StringSet) -> Iterator[Part]:
+    """What the patterns and excluded strings of a set without listed strings ask. The length is apart."""
     for pattern in strings.patterns:
         yield Part(_dfa(pattern))
     for pattern in strings.not_patterns:
@@ -187,7 +188,7 @@ def string_tree(strings: StringSet) -> Node:
             bounded = _with_length(pattern, strings.min_length, strings.max_length)
             if bounded is not None:
                 return bounded
-    parts = list(_parts(strings))
+    parts = list(parts_of(strings))
     if max(strings.min_length, strings.max_length or 0) > MAX_TREE_STATES:
         raise dfa.TooComplexError("the length bounds are too large to combine with a pattern")
     if length != ANY_TEXT:

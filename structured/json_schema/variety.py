@@ -9,13 +9,16 @@ from typing import Final
 
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import ArrayShape, Demands, ObjectShape, Shapes
-from draftline.structured.json_schema.strings import StringSet, string_tree
+from draftline.structured.json_schema.strings import StringSet, parts_of, string_tree
 from draftline.structured.regular import dfa
 
 ENDLESS: Final = 10**9
 """Stands for this many values and more: no text holds them."""
 
 _CHARACTERS: Final = 0x110000 - 0x800
+
+_MAX_LENGTH: Final = 10_000
+"""Longer texts are not counted."""
 
 
 class Variety:
@@ -106,7 +109,7 @@ def _of_strings(strings: StringSet) -> int:
         count = int(math.pow(_CHARACTERS, longest)) if longest >= min(strings.min_length, 3) else 0
         return max(0, min(count, ENDLESS) - len(strings.without))
     try:
-        return _words(dfa.build(string_tree(strings)))
+        return _words(dfa.conjunction(list(parts_of(strings))), strings.min_length, strings.max_length)
     except dfa.TooComplexError:
         return 0
 
@@ -126,8 +129,8 @@ def never_runs_out(strings: StringSet) -> bool:
     return all(not alive.isdisjoint(automaton.steps[state]) for state in alive)
 
 
-def _words(automaton: dfa.Dfa) -> int:
-    """The number of texts of an automaton."""
+def _words(automaton: dfa.Dfa, shortest: int, longest: int | None) -> int:
+    """The number of texts of an automaton within bounds on their length; there may be more of them."""
     alive = set(dfa.alive_states(automaton))
     ends = (*automaton.starts[1:], 0x110000)
     widths: dict[int, int] = {}
@@ -136,8 +139,11 @@ def _words(automaton: dfa.Dfa) -> int:
             widths[letter] = widths.get(letter, 0) + end - start
     layer = {0: 1} if 0 in alive else {}
     total = 0
-    for _ in range(len(automaton.steps)):
-        total += sum(count for state, count in layer.items() if automaton.accepts[state])
+    # A text as long as there are states goes through one of them twice.
+    lengths = shortest + len(automaton.steps) if longest is None else longest + 1
+    for length in range(min(lengths, _MAX_LENGTH)):
+        if length >= shortest:
+            total += sum(count for state, count in layer.items() if automaton.accepts[state])
         after: dict[int, int] = {}
         for state, count in layer.items():
             for letter, width in widths.items():
@@ -147,4 +153,4 @@ def _words(automaton: dfa.Dfa) -> int:
         layer = after
         if total >= ENDLESS or not layer:
             return min(total, ENDLESS)
-    return ENDLESS  # a text as long as there are states goes through one of them twice
+    return ENDLESS if longest is None and lengths <= _MAX_LENGTH else total

@@ -236,6 +236,7 @@ def test_random_texts_hold_different_strings() -> None:
         ({"anyOf": [UNIQUE, {"type": "array", "items": {"type": "null"}}]}, "/anyOf/0/uniqueItems"),
         ({**UNIQUE, "prefixItems": [{"const": "a"}, {"const": "a"}], "minItems": 2}, "/uniqueItems"),
         ({**UNIQUE, "contains": {"const": "a"}, "minContains": 2}, "/uniqueItems"),
+        ({**UNIQUE, "items": {"pattern": "^a*$", "maxLength": 2048, "type": "string"}, "minItems": 2050}, "/uniqueItems"),
         ({**UNIQUE, "items": {"type": "array", "maxItems": 2, "items": {"type": "boolean"}}, "minItems": 9}, "/uniqueItems"),
     ],
 )  # fmt: skip
@@ -243,6 +244,20 @@ def test_what_the_host_cannot_compare_exactly_is_refused(schema: Any, pointer: s
     with pytest.raises(UnsupportedConstraintError) as caught:
         json_schema_language(json.dumps(schema))
     assert [violation.pointer for violation in caught.value.violations] == [pointer]
+
+
+@pytest.mark.parametrize(
+    ("items", "count"),
+    [
+        ({"pattern": "(.+)", "minLength": 1, "maxLength": 2048}, 10**6),
+        ({"pattern": "^a*$", "maxLength": 2048}, 2049),
+        ({"pattern": "[ab]", "minLength": 2, "maxLength": 2048, "not": {"pattern": "[^a-c]"}}, 10**6),
+        ({"pattern": "^a*$", "minLength": 600}, 10**6),
+    ],
+)
+def test_texts_with_a_pattern_and_long_bounds_are_enough(items: Any, count: int) -> None:
+    schema = {"type": "array", "items": {"type": "string", **items}, "uniqueItems": True}
+    assert json_schema_language(json.dumps({**schema, "minItems": count})).unique is not None
 
 
 def test_one_item_never_repeats() -> None:
