@@ -53,6 +53,10 @@ _DEPTH: Final = 6
 """The nesting depth to which emptiness is examined, where the answer only saves work."""
 
 
+_FEW_CASES: Final = 8
+"""So many cases of one type are not worth a search for those that are empty or contained in another."""
+
+
 class _InProgressError(Exception):
     """The contents of a value are being expanded."""
 
@@ -159,7 +163,8 @@ class Normaliser:
             )
         try:
             joint = intersect(one, other)
-            return joint if demand.holds else self._simplified(joint)
+            many = max(len(joint.objects), len(joint.arrays)) > _FEW_CASES
+            return self._simplified(joint) if many or not demand.holds else joint
         except (TooManyShapesError, TooComplexError) as error:
             self.report(
                 demand.location.pointer, keyword, f"its intersection with the other schemas that apply here has {error}"
@@ -282,9 +287,9 @@ class Normaliser:
 
     def _without_idle(self, value: Demands) -> Demands:
         """The demands without redundant negations; NEVER if they contradict one another."""
-        negated = [demand for demand in value if not demand.holds]
-        if not negated or len(value) == 1:
+        if len(value) < 2:
             return value
+        negated = [demand for demand in value if not demand.holds]
         for demand in sorted(negated, key=lambda one: one.order):
             others = value - {demand}
             if others and self.is_empty(others | {Demand(demand.location)}, _DEPTH - 1):

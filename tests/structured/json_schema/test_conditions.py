@@ -1,0 +1,57 @@
+"""Objects whose kind decides what else they are, said by a condition for each kind: the cases are as many as the kinds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from walk import Walker
+
+from draftline.structured.json_schema import json_schema_language
+
+KINDS = [f"k{number}" for number in range(12)]
+
+
+def conditions(then: Any, *, required: bool) -> list[Any]:
+    """A condition for each kind, which is met without a kind too if none is required."""
+    return [
+        {
+            "if": {"properties": {"kind": {"const": kind}}, **({"required": ["kind"]} if required else {})},
+            "then": {"properties": {"value": then(kind)}},
+        }
+        for kind in KINDS
+    ]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"required": ["kind"], "allOf": conditions(lambda kind: {"const": kind}, required=True)},
+        {"allOf": conditions(lambda kind: {"const": kind}, required=True)},
+        {"allOf": conditions(lambda kind: {"not": {"const": kind[:1] + "0"}}, required=False)},
+        {"allOf": [{"anyOf": [{"not": one["if"]}, one["then"]]} for one in conditions(lambda kind: {"const": kind}, required=True)]},
+    ],
+    ids=["of a required kind", "of a kind", "of no kind too", "as alternatives"],
+)  # fmt: skip
+def test_a_condition_for_each_kind(schema: Any) -> None:
+    schema = {"properties": {"kind": {"enum": KINDS}, "value": {"type": "string"}}, **schema}
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact"))
+    validator = jsonschema_rs.validator_for(schema)
+    values: list[Any] = [{}, {"value": "k0"}, {"value": "a"}, {"kind": "k9"}, {"kind": "a"}, {"value": 1}, "k1"]
+    values += [{"kind": kind, "value": value} for kind in ("k0", "k9", "k11") for value in ("k0", "k9", "k11", 1)]
+    found = [walker.accepts(json.dumps(value, separators=(",", ":"))) for value in values]
+    assert found == [validator.is_valid(value) for value in values]
+    assert len(set(found)) == 2
+
+
+def test_a_condition_for_each_kind_of_item_in_a_list() -> None:
+    parts = [{"anyOf": [{"prefixItems": [{"not": {"const": kind}}]}, {"maxItems": 2}]} for kind in KINDS]
+    schema = {"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "integer"}, "allOf": parts}
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact"))
+    validator = jsonschema_rs.validator_for(schema)
+    values = [[], ["a", 1, 1], ["k3", 1], ["k3", 1, 1], ["k11", 1, 1], ["a", 1, 1, 1], ["k3", "a"]]
+    found = [walker.accepts(json.dumps(value, separators=(",", ":"))) for value in values]
+    assert found == [validator.is_valid(value) for value in values]
+    assert len(set(found)) == 2
