@@ -71,6 +71,18 @@ class Case:
         """Whether nothing is evaluated."""
         return replace(self, holds=ANY) == Case()
 
+    def beyond(self, known: Case) -> Case:
+        """The same case without what ``known`` evaluates."""
+        return Case(
+            self.holds,
+            frozenset() if known.every_name else self.names - known.names,
+            frozenset() if known.every_name else self.patterns - known.patterns,
+            self.every_name and not known.every_name,
+            0 if known.every_item or self.first_items <= known.first_items else self.first_items,
+            self.every_item and not known.every_item,
+            () if known.every_item else tuple(one for one in self.counted if one not in known.counted),
+        )
+
 
 def _joined(one: Case, other: Case) -> Case:
     return Case(
@@ -92,43 +104,42 @@ def unevaluated_clauses(expander: Expander, location: Location) -> Iterator[Clau
     for keyword, read in (("unevaluatedProperties", _properties), ("unevaluatedItems", _items)):
         if keyword in schema and schema[keyword] is not True:
             try:
-                yield read(expander, location, _cases(expander, location, keyword, ()))
+                yield read(expander, location, _cases(expander, location, keyword, Case(), ()))
             except _TooManyCasesError as error:
                 yield unsupported(expander, location, keyword, str(error))
 
 
-def _cases(expander: Expander, location: Location, but: str, path: tuple[Location, ...]) -> list[Case]:
-    """All cases in which a schema holds, without the evaluations of its keyword ``but``. Harmless overlaps remain."""
+def _cases(expander: Expander, location: Location, but: str, known: Case, path: tuple[Location, ...]) -> list[Case]:
+    """All cases in which a schema holds, without the evaluations of its keyword ``but`` and those that are ``known``.
+
+    Harmless overlaps remain.
+    """
     schema = location.schema
     if not isinstance(schema, dict):
         return [Case()]
-    if location in path:
-        raise _TooManyCasesError("it refers to itself in the same place")
+    always = _always(expander, location, but, path)
     path = (*path, location)
-    cases = [_own(expander, location, but)]
+    cases = [always.beyond(known)]
+    known = _joined(known, always)
 
     def product(alternatives: list[Case]) -> None:
+        if all(case.silent() for case in alternatives):
+            return  # whichever of them it is
         cases[:] = [_joined(one, other) for one in cases for other in alternatives]
         if len(cases) > _MAX_CASES:
             raise _TooManyCasesError(f"more than {_MAX_CASES} combinations of schemas can hold together")
 
     def below(*step: str | int) -> tuple[Location, list[Case]]:
         inner = expander.document.child(location, *step)
-        return inner, _cases(expander, inner, "", path)
+        return inner, _cases(expander, inner, "", known, path)
 
-    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
-        if isinstance(schema.get(keyword), str):
-            try:
-                product(_cases(expander, expander.document.target(location, keyword), "", path))
-            except UnresolvedReferenceError:
-                raise _TooManyCasesError("a reference is not in this document") from None
-    for index in range(_length(schema.get("allOf"))):
-        product(below("allOf", index)[1])
+    for part in _parts(expander, location):
+        product(_cases(expander, part, "", known, path))
     if "anyOf" in schema:
         product(_any_of(expander, [below("anyOf", index) for index in range(_length(schema["anyOf"]))]))
     if "oneOf" in schema:
         options = [below("oneOf", index) for index in range(_length(schema["oneOf"]))]
-        product(_noted([(option, inner) for option, inner in options], expander))
+        product(_noted(options, expander))
     if "if" in schema:
         condition, met = below("if")
         then = below("then")[1] if "then" in schema else [Case()]
@@ -154,6 +165,31 @@ def _cases(expander: Expander, location: Location, but: str, path: tuple[Locatio
             )
             product([_joined(Case(there), case) for case in inner] + [Case(absent)])
     return list(dict.fromkeys(cases))
+
+
+def _always(expander: Expander, location: Location, but: str, path: tuple[Location, ...]) -> Case:
+    """What is evaluated whenever a schema holds, without the evaluations of its keyword ``but``."""
+    if not isinstance(location.schema, dict):
+        return Case()
+    if location in path:
+        raise _TooManyCasesError("it refers to itself in the same place")
+    path = (*path, location)
+    case = _own(expander, location, but)
+    for part in _parts(expander, location):
+        case = _joined(case, _always(expander, part, "", path))
+    return case
+
+
+def _parts(expander: Expander, location: Location) -> Iterator[Location]:
+    """The schemas that hold whenever a schema holds."""
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if isinstance(location.schema.get(keyword), str):
+            try:
+                yield expander.document.target(location, keyword)
+            except UnresolvedReferenceError:
+                raise _TooManyCasesError("a reference is not in this document") from None
+    for index in range(_length(location.schema.get("allOf"))):
+        yield expander.document.child(location, "allOf", index)
 
 
 def _length(given: Json) -> int:
