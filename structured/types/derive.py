@@ -49,6 +49,7 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
     """
     try:
         adapter = TypeAdapter(kind)
+        adapter.rebuild()  # an undefined name in an annotation is an error here, and not at the first use
     except PydanticSchemaGenerationError as error:  # no type of pydantic's
         if "msgspec" not in sys.modules:
             raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 import re
@@ -52,7 +53,7 @@ from random_types import (
 )
 from walk import Walker
 
-from draftline.structured.errors import UnsupportedConstraintError
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema import json_schema_language
 from draftline.structured.types.derive import typed_schema
 
@@ -312,3 +313,12 @@ def test_a_discriminator_stands_under_its_alias() -> None:
 
 def test_parse_reads_a_text() -> None:
     assert typed_schema(list[Cat]).parse('[{"kind":"cat","lives":3}]') == [Cat(lives=3)]
+
+
+def test_an_annotation_without_a_meaning_is_an_error() -> None:
+    class Unfinished(BaseModel):
+        value: Missing  # type: ignore[name-defined] # noqa: F821
+
+    for kind in (Unfinished, list[Unfinished], dataclasses.make_dataclass("Record", [("value", "Missing")])):
+        with pytest.raises(InvalidConstraintError, match=r"no type that pydantic knows: name 'Missing' is not defined"):
+            typed_schema(kind)
