@@ -6,18 +6,24 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import SchemaError
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
-from draftline.structured.json_schema import unenforceable
-from draftline.structured.types.core.place import CoreSchema, Place
+from draftline.structured.json_schema import DEFAULT_LIMITS, SchemaLimits, unenforceable
+from draftline.structured.types.core.place import MAX_DEPTH, CoreSchema, Place
 from draftline.structured.types.core.reader import CoreReader
 from draftline.structured.types.structs import core_schema
 from draftline.structured.types.typed_schema import TypedSchema
+
+_NESTINGS: Final = (MAX_DEPTH, 32, 16, 8)
+"""The levels of recursive types, in the order in which they are tried."""
+
+_FEW_SHAPES: Final = SchemaLimits(shapes=8_000)
+"""The size of a recursive type: a constraint of more takes seconds to compile."""
 
 
 def typed_schema(kind: Any) -> TypedSchema[Any]:
@@ -31,13 +37,20 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
         UnsupportedConstraintError: it is not guaranteed that the type accepts a text; the error names every field.
     """
     schema, parse = _described(kind)
-    reader = CoreReader()
     name = _name(kind)
-    root = reader.read(schema, Place(name, 0, {}))
-    if reader.refused:
-        raise UnsupportedConstraintError(reader.refused)
-    document = json.dumps({**root, "$defs": reader.definitions} if reader.definitions else root)
-    _check(document, name)
+    for nesting in _NESTINGS:
+        reader = CoreReader(nesting)
+        root = reader.read(schema, Place(name, 0, {}))
+        if reader.refused:
+            raise UnsupportedConstraintError(reader.refused)
+        document = json.dumps({**root, "$defs": reader.definitions} if reader.definitions else root)
+        may_shrink = reader.ends and nesting != _NESTINGS[-1]
+        try:
+            _check(document, name, _FEW_SHAPES if may_shrink else DEFAULT_LIMITS)
+            break
+        except InvalidConstraintError as error:
+            if not may_shrink:
+                raise UnsupportedConstraintError([Violation(name, "type", str(error))]) from None
     return TypedSchema(kind, document, tuple(reader.python.values()), parse)
 
 
@@ -72,12 +85,14 @@ def _problem(error: Exception) -> str:
     return " ".join(lines) if isinstance(error, SchemaError) else lines[0] if lines else type(error).__name__
 
 
-def _check(document: str, name: str) -> None:
-    """Refuse what the schema says and no backend enforces, by the path of the field."""
-    try:
-        violations = unenforceable(document)
-    except InvalidConstraintError as error:
-        raise UnsupportedConstraintError([Violation(name, "type", str(error))]) from None
+def _check(document: str, name: str, limits: SchemaLimits) -> None:
+    """Refuse what the schema says and no backend enforces, by the path of the field.
+
+    Raises:
+        InvalidConstraintError: it is over a limit, or has no value.
+        UnsupportedConstraintError: parts of it cannot be enforced.
+    """
+    violations = unenforceable(document, limits=limits)
     if violations:
         raise UnsupportedConstraintError(
             Violation(_path(one.pointer, name), one.keyword, one.reason) for one in violations

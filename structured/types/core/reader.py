@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
@@ -29,19 +30,26 @@ from draftline.structured.types.core.place import MAX_DEPTH, NOTHING, CoreSchema
 class CoreReader:
     """Reads the parts of one type.
 
+    Args:
+        max_nesting: the levels of arrays and objects, from its first place on, within which a recursive type is written.
+
     Attributes:
         definitions: JSON Schemas of named parts, for ``$defs``.
-        refused: guarantees that cannot be given.
+        refused: guarantees that cannot be given, each once.
         python: validators in Python.
+        ends: whether the deepest nesting ends a recursive type.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_nesting: int = MAX_DEPTH) -> None:
         self.definitions: dict[str, Fragment] = {}
-        self.refused: list[Violation] = []
+        self.refused: dict[Violation, None] = {}
         self.python: dict[tuple[str, str], Violation] = {}
         self._schemas: dict[str, CoreSchema] = {}
         self._names: dict[str, str] = {}
         self._recursive: dict[str, bool] = {}
+        self._first: dict[str, Place] = {}
+        self._max_nesting = max_nesting
+        self.ends = False
 
     def read(self, schema: CoreSchema, place: Place) -> Fragment:
         """The JSON Schema of a part."""
@@ -93,7 +101,7 @@ class CoreReader:
 
     def refuse(self, place: Place, keyword: str, reason: str) -> Fragment:
         """Record that the guarantee cannot be given."""
-        self.refused.append(Violation(place.path, keyword, reason))
+        self.refused[Violation(place.path, keyword, reason)] = None
         return {}
 
     def unenforced(self, place: Place, keyword: str, reason: str) -> None:
@@ -108,9 +116,13 @@ class CoreReader:
             return self.read(self._schemas[ref], place)
         name = self._name(ref)
         if self._is_recursive(ref):
-            if place.depth > MAX_DEPTH:
+            first = self._first.setdefault(ref, place)
+            if place.depth > min(first.depth + self._max_nesting, MAX_DEPTH):
+                self.ends = True
                 return NOTHING
             name = f"{name}.{place.depth}"
+            # Each depth has the same fields: what is wrong with one of them is said once.
+            place = replace(place, path=first.path)
         if name not in self.definitions:
             self.definitions[name] = {}
             self.definitions[name] = self.read(self._schemas[ref], place)
@@ -229,7 +241,7 @@ def _read_json(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
         inner._schemas = reader._schemas
     content = inner.read(schema.get("schema") or {"type": "any"}, place)
     if inner.refused:
-        return reader.refuse(place, "Json", inner.refused[0].reason)
+        return reader.refuse(place, "Json", next(iter(inner.refused)).reason)
     for violation in inner.python.values():
         reader.unenforced(place, violation.keyword, violation.reason)
     document = json.dumps({**content, "$defs": inner.definitions})

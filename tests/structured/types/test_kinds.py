@@ -54,7 +54,8 @@ from random_types import (
 from walk import Walker
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
-from draftline.structured.json_schema import json_schema_language
+from draftline.structured.json_schema import SchemaLimits, json_schema_language
+from draftline.structured.types import derive
 from draftline.structured.types.derive import typed_schema
 
 
@@ -272,6 +273,28 @@ def test_recursion_ends_before_pydantic_gives_up() -> None:
     anything = walker(list[Any])
     assert anything.accepts("[" * 60 + "]" * 60)
     assert not anything.accepts("[" * 80 + "]" * 80)
+
+
+def test_a_large_recursive_type_has_fewer_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shapes, levels in ((8_000, 65), (600, 33), (10, 9)):
+        monkeypatch.setattr(derive, "_FEW_SHAPES", SchemaLimits(shapes=shapes))
+        assert len(json.loads(typed_schema(Node).json_schema)["$defs"]) == levels
+
+
+def test_what_a_recursive_type_cannot_have_is_named_once() -> None:
+    class Step(BaseModel):
+        name: Annotated[str, AfterValidator(str.strip)]
+        next: Step | None
+
+    assert [one.pointer for one in typed_schema(Step).unenforced] == ["Step.name"]
+
+    class Run(BaseModel):
+        call: type[int]
+        parts: list[Run]
+
+    with pytest.raises(UnsupportedConstraintError) as caught:
+        typed_schema(Run)
+    assert [violation.pointer for violation in caught.value.violations] == ["Run.call"]
 
 
 def test_python_s_own_regular_expressions() -> None:
