@@ -148,7 +148,9 @@ class _Parser(PatternReader):
         """The ranges of a class, which may overlap and hold surrogates."""
         negated = self.eat("^")
         members: list[tuple[int, int]] = []
+        properties = False
         while not self.eat("]"):
+            properties = properties or self.text.startswith(("\\p", "\\P"), self.position)
             low = self._class_atom()
             if self.text.startswith("-", self.position) and not self.text.startswith("-]", self.position):
                 before = self.position
@@ -166,7 +168,10 @@ class _Parser(PatternReader):
                 members.append((first, last))
             else:
                 members.extend(low)
-        return charset.complement(charset.charset(members)) if negated else tuple(members)
+        if not negated:
+            return tuple(members)
+        outside = charset.complement(charset.charset(members))
+        return charset.difference(outside, _by_category()["Cn"]) if properties else outside
 
     def _class_atom(self) -> CharSet:
         if self.position >= len(self.text):
@@ -235,48 +240,40 @@ _LONG_CATEGORIES: Final = {
     "Letter": "L",
     "Uppercase_Letter": "Lu",
     "Lowercase_Letter": "Ll",
+    "Titlecase_Letter": "Lt",
+    "Modifier_Letter": "Lm",
+    "Other_Letter": "Lo",
+    "Mark": "M",
+    "Nonspacing_Mark": "Mn",
+    "Spacing_Mark": "Mc",
+    "Enclosing_Mark": "Me",
     "Number": "N",
     "Decimal_Number": "Nd",
+    "Letter_Number": "Nl",
+    "Other_Number": "No",
     "Punctuation": "P",
+    "Connector_Punctuation": "Pc",
+    "Dash_Punctuation": "Pd",
+    "Open_Punctuation": "Ps",
+    "Close_Punctuation": "Pe",
+    "Initial_Punctuation": "Pi",
+    "Final_Punctuation": "Pf",
+    "Other_Punctuation": "Po",
     "Symbol": "S",
+    "Math_Symbol": "Sm",
+    "Currency_Symbol": "Sc",
+    "Modifier_Symbol": "Sk",
+    "Other_Symbol": "So",
     "Separator": "Z",
-    "Mark": "M",
+    "Space_Separator": "Zs",
+    "Line_Separator": "Zl",
+    "Paragraph_Separator": "Zp",
+    "Other": "C",
+    "Control": "Cc",
+    "Format": "Cf",
+    "Private_Use": "Co",
 }
-_CATEGORIES: Final = frozenset(
-    [
-        "L",
-        "Lu",
-        "Ll",
-        "Lt",
-        "Lm",
-        "Lo",
-        "M",
-        "Mn",
-        "Mc",
-        "Me",
-        "N",
-        "Nd",
-        "Nl",
-        "No",
-        "P",
-        "Pc",
-        "Pd",
-        "Ps",
-        "Pe",
-        "Pi",
-        "Pf",
-        "Po",
-        "S",
-        "Sm",
-        "Sc",
-        "Sk",
-        "So",
-        "Z",
-        "Zs",
-        "Zl",
-        "Zp",
-    ]
-)
+_CATEGORIES: Final = frozenset(_LONG_CATEGORIES.values())
 
 
 def _property(kind: str | None, name: str, negated: bool) -> CharSet:
@@ -284,9 +281,10 @@ def _property(kind: str | None, name: str, negated: bool) -> CharSet:
     if kind not in (None, "gc=", "General_Category=") or short not in _CATEGORIES:
         raise UntranslatablePatternError(f"the Unicode property {name}")
     by_category = _by_category()
-    inside = charset.union(*(members for category, members in by_category.items() if category.startswith(short)))
     # The next version of Unicode may put an unassigned character in any category: it is in neither set.
-    return charset.difference(charset.complement(by_category["Cn"]), inside) if negated else inside
+    assigned = charset.complement(by_category["Cn"])
+    inside = charset.union(*(members for category, members in by_category.items() if category.startswith(short)))
+    return charset.difference(assigned, inside) if negated else charset.intersection(assigned, inside)
 
 
 @functools.cache

@@ -66,8 +66,11 @@ r"""The scripts whose letters ``\w`` writes."""
 @functools.cache
 def category(name: str) -> Class | None:
     """The characters of a general category, by its short name ("L", "Lu"); None for an unknown one."""
-    found = [members for short, members in _by_category().items() if short.startswith(name)]
-    if not found or name.startswith("C") or not name:
+    # A text has no surrogates, and which characters are unassigned depends on the version.
+    found = [
+        members for short, members in _by_category().items() if short.startswith(name) and short not in ("Cn", "Cs")
+    ]
+    if not found or not name:
         return None
     inside = charset.union(*found)
     return Class(inside, charset.union(inside, _by_category()["Cn"]))

@@ -24,6 +24,7 @@ RUST = [
     r"^[a-c~~b-d]$",
     r"^\p{Lu}\pL*\z",
     r"^\P{L}$",
+    r"^[\P{C}\n]\p{Cc}[^\p{C}]$",
     r"^[[:alpha:]_][[:^digit:]]$",
     r"\A(?P<x>a|b)*?c",
     r"^[]a]-?$",
