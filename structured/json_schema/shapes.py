@@ -43,9 +43,11 @@ NEVER: Final[Demands] = frozenset([Demand(Location("false", False, "", Dialect.D
 
 
 def both(one: Demands, other: Demands) -> Demands:
-    """The demands that both sets make. Any contradiction is normalised to NEVER."""
+    """The demands that both sets make; NEVER if they contain it, or if a schema must hold and must not."""
     united = one | other
-    return NEVER if NEVER.issubset(united) else united
+    if NEVER.issubset(united) or any(not demand.holds and Demand(demand.location) in united for demand in united):
+        return NEVER
+    return united
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,3 +55,16 @@ def test_a_condition_for_each_kind_of_item_in_a_list() -> None:
     found = [walker.accepts(json.dumps(value, separators=(",", ":"))) for value in values]
     assert found == [validator.is_valid(value) for value in values]
     assert len(set(found)) == 2
+
+
+def test_what_must_hold_needs_no_complement() -> None:
+    """As one of two members, each of which is what the object says of it anyway. Unique items have no complement."""
+    members = {"one": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "two": {"format": "uri"}}
+    parts = [{"properties": {name: {"$ref": f"#/properties/{name}"}}, "required": [name]} for name in members]
+    schema = {"type": "object", "properties": members, "additionalProperties": False, "oneOf": parts}
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact"))
+    validator = jsonschema_rs.validator_for(schema, validate_formats=True)
+    values = [{}, {"one": ["a"]}, {"one": ["a", "a"]}, {"two": "a:b"}, {"two": "a"}, {"one": [], "two": "a:b"}]
+    found = [walker.accepts(json.dumps(value, separators=(",", ":"))) for value in values]
+    assert found == [validator.is_valid(value) for value in values]
+    assert len(set(found)) == 2
