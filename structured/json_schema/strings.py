@@ -22,6 +22,8 @@ from draftline.structured.regular.syntax import (
     Node,
     Repeat,
     alt,
+    has_condition,
+    lengths,
     literal,
     repeat,
 )
@@ -77,8 +79,12 @@ class StringSet:
             if self.max_length is None or not self.without:
                 return False
             return self.max_length == 0 and "" in self.without
-        if len(self.patterns) == 1 and self == StringSet(patterns=self.patterns):
-            return NEVER in self.patterns
+        if len(self.patterns) == 1 and self == StringSet(patterns=self.patterns, max_length=self.max_length):
+            (pattern,) = self.patterns
+            if pattern == NEVER or self.max_length is None:
+                return pattern == NEVER
+            if not has_condition(pattern):
+                return lengths(pattern)[0] > self.max_length
         return _is_empty(self)
 
 
@@ -105,11 +111,19 @@ def meet(one: StringSet, other: StringSet) -> StringSet:
         return StringSet(only=frozenset(value for value in one.only if other.contains(value)))
     if other.only is not None:
         return meet(other, one)
-    lengths = [length for length in (one.max_length, other.max_length) if length is not None]
+    shortest = max(one.min_length, other.min_length)
+    longest = min((length for length in (one.max_length, other.max_length) if length is not None), default=None)
+    patterns = one.patterns | other.patterns
+    # Bounds that a pattern implies are left out: their automaton could be too large.
+    implied = [lengths(pattern) for pattern in patterns] if shortest or longest is not None else []
+    if any(low >= shortest for low, _ in implied):
+        shortest = 0
+    if longest is not None and any(high is not None and high <= longest for _, high in implied):
+        longest = None
     return StringSet(
-        max(one.min_length, other.min_length),
-        min(lengths) if lengths else None,
-        one.patterns | other.patterns,
+        shortest,
+        longest,
+        patterns,
         one.not_patterns | other.not_patterns,
         None,
         one.without | other.without,

@@ -194,6 +194,24 @@ def has_condition(node: Node) -> bool:
     return any(has_condition(child) for child in children)
 
 
+@functools.lru_cache(maxsize=4096)
+def lengths(node: Node) -> tuple[int, int | None]:
+    """Bounds on the length of a text of the tree, in code points; None is no bound. They may be further apart than its texts."""
+    if isinstance(node, Chars):
+        return 1, 1
+    if isinstance(node, Repeat):
+        low, high = lengths(node.node)
+        longest = 0 if high == 0 else None if high is None or node.high is None else high * node.high
+        return low * node.low, longest
+    if isinstance(node, Seq | Alt):
+        total = isinstance(node, Seq)
+        inside = [lengths(child) for child in (node.parts if isinstance(node, Seq) else node.options)]
+        lows, highs = [low for low, _ in inside], [high for _, high in inside if high is not None]
+        longest = None if len(highs) < len(inside) else sum(highs) if total else max(highs)
+        return sum(lows) if total else min(lows), longest
+    return 0, 0
+
+
 def behind_start(node: Node) -> Node:
     """The tree of what matches behind the start of the text, where "^" never does."""
     if isinstance(node, Anchor):

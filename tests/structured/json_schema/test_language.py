@@ -130,6 +130,17 @@ def test_doubles(bounds: Any, accepted: str, rejected: str) -> None:
         ({"pattern": "^\\d\\w\\s$", "type": "string"}, ['"1a "', '"1_\u00a0"'], ['"٣a "', '"1é "']),
         ({"not": {"pattern": "^a"}, "type": "string"}, ['""', '"ba"'], ['"a"', '"ab"']),
         ({"pattern": "^a", "maxLength": 2, "allOf": [{"pattern": "b$"}], "type": "string"}, ['"ab"'], ['"a"', '"acb"']),
+        (
+            {
+                "pattern": "^x(-[^:]+)?:([!-~]{1,510}/)?([\\w+=,.@-]{1,128})$",
+                "minLength": 1,
+                "maxLength": 2048,
+                "type": "string",
+            },
+            ['"x:a"', '"x-y:/+/=/a"', f'"x-{2044 * "y"}:a"'],
+            ['"x:"', '""', f'"x-{2045 * "y"}:a"'],
+        ),
+        ({"pattern": "^a{2,3}$", "minLength": 3, "maxLength": 3, "type": "string"}, ['"aaa"'], ['"aa"', '"aaaa"']),
         ({"format": "date", "type": "string"}, ['"2024-02-29"', '"2000-02-29"'], ['"2023-02-29"', '"1900-02-29"']),
         ({"format": "google-datetime", "type": "string"}, ['"anything"'], ["1"]),
     ],

@@ -10,7 +10,7 @@ import pytest
 from draftline.structured.regular import charset, ecma
 from draftline.structured.regular.dfa import Part, TooComplexError, build, conjunction, is_empty
 from draftline.structured.regular.expression import searching, to_tree, without_anchors
-from draftline.structured.regular.syntax import NEVER, Chars, literal
+from draftline.structured.regular.syntax import NEVER, Chars, lengths, literal
 
 PATTERNS = [
     "foo",
@@ -126,6 +126,21 @@ def test_conjunction_and_emptiness() -> None:
     assert is_empty([Part(build(literal("abc")))], 4, None)
     assert is_empty([Part(build(literal("abc")))], 0, 2)
     assert to_tree(build(NEVER)) == NEVER
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shortest", "longest"),
+    [
+        ("^$", 0, 0),
+        ("^a?(bc|d{2,3}){2}$", 4, 7),
+        ("^(a|bc*)$", 1, None),
+        ("^(?=ab)[ab😀]{3}$", 3, 3),
+        ("^(?:a{0}|b+){2,}$", 0, None),
+        ("a", 1, None),
+    ],
+)
+def test_lengths_bound_the_texts(pattern: str, shortest: int, longest: int | None) -> None:
+    assert lengths(without_anchors(ecma.parse(pattern))) == (shortest, longest)
 
 
 def test_expressions_of_automata_are_small() -> None:
