@@ -84,7 +84,7 @@ class _Answer:
 def demo(
     max_tokens: Annotated[
         int,
-        typer.Option(min=1, metavar="N", help="max tokens of an answer [at least 1; default: 96]", show_default=False),
+        typer.Option(min=1, metavar="N", help="max tokens of an answer"),
     ] = 96,
     *,
     engine: EngineConfig,

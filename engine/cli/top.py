@@ -18,19 +18,8 @@ from draftline.v1.admin_pb2_grpc import AdminServiceStub
 
 
 def top(
-    server: Annotated[
-        str, typer.Argument(help="the server's address [default: 127.0.0.1:50051]", show_default=False)
-    ] = "127.0.0.1:50051",
-    interval: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            help="seconds between updates [0.1 to 60; default: 1]",
-            show_default=False,
-            min=0.1,
-            max=60,
-        ),
-    ] = 1.0,
+    server: Annotated[str, typer.Argument(help="the server's address")] = "127.0.0.1:50051",
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="seconds between updates", min=0.1, max=60)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="print the metrics of one interval, and end")] = False,
     *,
     connection: Connection,

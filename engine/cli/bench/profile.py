@@ -47,12 +47,8 @@ def profile(
         str | None,
         typer.Option(metavar="N,N", help="sequences of each batch [default: 1,8; with --memory 1, 2, 4, …]"),
     ] = None,
-    prompt_len: Annotated[
-        int, typer.Option(metavar="N", help="tokens of each prompt [default: 128]", show_default=False, min=1)
-    ] = 128,
-    steps: Annotated[
-        int, typer.Option(metavar="N", help="profiled decodes [default: 20]", show_default=False, min=1, max=10_000)
-    ] = 20,
+    prompt_len: Annotated[int, typer.Option(metavar="N", help="tokens of each prompt", min=1)] = 128,
+    steps: Annotated[int, typer.Option(metavar="N", help="profiled decodes", min=1, max=10_000)] = 20,
     memory: Annotated[
         bool, typer.Option("--memory", help="instead, measure memory by batch size until the cache is full")
     ] = False,
@@ -61,13 +57,9 @@ def profile(
     ] = None,
     seconds: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS", help="how long, of a server [default: 2]", show_default=False, min=0.01, max=60
-        ),
+        typer.Option(metavar="SECONDS", help="how long, of a server", min=0.01, max=60),
     ] = 2.0,
-    traces: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="for Chrome traces [default: profiles]", show_default=False)
-    ] = Path("profiles"),
+    traces: Annotated[Path, typer.Option(metavar="FOLDER", help="for Chrome traces")] = Path("profiles"),
     output: OutputFile = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="with --memory, plot the results to this file")

@@ -15,9 +15,7 @@ from draftline.engine.errors import UsageError
 def report(
     results: Annotated[Path, typer.Argument(help="JSON lines of results", metavar="A.jsonl")],
     other: Annotated[Path | None, typer.Argument(help="results to compare with them", metavar="B.jsonl")] = None,
-    output: Annotated[
-        Path, typer.Option(metavar="FILE.html", help="the page [default: report.html]", show_default=False)
-    ] = Path("report.html"),
+    output: Annotated[Path, typer.Option(metavar="FILE.html", help="the page")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="the heading of the page")] = None,
 ) -> None:
     """Write one page with tables and charts of results. It is a single file, and needs no network.

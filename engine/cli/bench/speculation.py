@@ -26,7 +26,7 @@ def speculation(
         typer.Option(metavar="FILE", help="lines of text, JSON lines of prompts, Spec-Bench's form or ShareGPT's"),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="number of prompts, spread over the file")
+        int | None, typer.Option(metavar="N", min=1, help="number of prompts, spread over the file; all where unset")
     ] = None,
     concurrency: Annotated[str, typer.Option(metavar="N,N,…", help="requests in flight")] = "1,8",
     max_tokens: Annotated[int, typer.Option(metavar="N", min=2, help="most tokens of an answer")] = 128,

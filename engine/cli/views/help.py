@@ -64,15 +64,36 @@ def _panels(command: TyperCommand | TyperGroup, ctx: Any) -> Mapping[str, Sequen
     panels: dict[str, list[_Row]] = defaultdict(list, {"Arguments": [], "Options": []})
     for parameter in command.get_params(ctx):
         if isinstance(parameter, TyperArgument):
-            panels["Arguments"].append((Text(parameter.display_name_raw, _NAME_STYLE), _meaning(parameter.help)))
+            panels["Arguments"].append((Text(parameter.display_name_raw, _NAME_STYLE), _meaning(_described(parameter))))
         elif isinstance(parameter, TyperOption) and not parameter.hidden:
-            panels[parameter.rich_help_panel or "Options"].append((_name(parameter), _meaning(parameter.help)))
+            panels[parameter.rich_help_panel or "Options"].append((_name(parameter), _meaning(_described(parameter))))
     return {title: rows for title, rows in panels.items() if rows}
 
 
 def _name(option: TyperOption) -> Text:
     name = Text(", ".join(option.opts), _NAME_STYLE)
     return name if option.is_flag else name.append(f" {option.metavar or 'TEXT'}", _VALUE_STYLE)
+
+
+def _described(parameter: TyperArgument | TyperOption) -> str:
+    """A parameter's help, then the bounds and the default that Typer knows. An option of a model has them in its help."""
+    notes = [_bounds(parameter)]
+    is_flag = isinstance(parameter, TyperOption) and parameter.is_flag
+    if parameter.show_default and parameter.default is not None and not is_flag:
+        notes.append(f"default: {_value(parameter.default)}")
+    shown = "; ".join(note for note in notes if note)
+    return f"{parameter.help} [{shown}]" if shown else f"{parameter.help or ''}"
+
+
+def _bounds(parameter: TyperArgument | TyperOption) -> str:
+    lowest, highest = parameter.min, parameter.max
+    if lowest is None:
+        return "" if highest is None else f"at most {_value(highest)}"
+    return f"at least {_value(lowest)}" if highest is None else f"{_value(lowest)} to {_value(highest)}"
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _meaning(description: str | None) -> Text:

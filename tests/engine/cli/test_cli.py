@@ -96,6 +96,13 @@ def test_help_at_80_columns_shows_whole_names_values_and_words(command: str) -> 
         assert option.help in words
 
 
+def test_help_shows_the_bounds_and_the_defaults_of_a_commands_own_options() -> None:
+    rounds = run("bench", "latency", "--help").stdout
+    assert re.search(r"--rounds N +rounds of each batch \[1 to 1000; default: 5\]", rounds)
+    limit = run("bench", "speculation", "--help").stdout
+    assert re.search(r"--limit N +number of prompts, spread over the file; all where unset \[at least 1\]", limit)
+
+
 def test_every_option_has_one_topic() -> None:
     for model, topics in TOPICS.items():
         assert sorted(name for names in topics.values() for name in names) == sorted(model.model_fields)
