@@ -14,7 +14,7 @@ PROMPT = "Repeat: red green blue. red green blue. red green blue. red green"
 
 
 def main(llm: LLM) -> None:
-    """Print what drafting saved. On a CPU both texts are equal, token for token."""
+    """Print what drafting saved. Both texts are equal, token for token."""
     sampling = SamplingParams(temperature=0, max_tokens=48)
     (plain,) = llm.generate(PROMPT, sampling, speculation=Speculation(enabled=False))
     (drafted,) = llm.generate(PROMPT, sampling)
@@ -30,6 +30,6 @@ def main(llm: LLM) -> None:
 
 if __name__ == "__main__":
     model, draft_model = (*sys.argv[1:], None, None)[:2]
-    # "auto" drafts with the draft model if there is one, else with n-gram lookup on a CPU and not at all on a GPU.
+    # "auto" drafts with the draft model if there is one. N-gram lookup needs none, and drafts for every model.
     with LLM(model or "smollm2", drafter="auto" if draft_model else "ngram", draft_model=draft_model) as llm:
         main(llm)
