@@ -11,10 +11,13 @@ from draftline.engine.server.http.body import Body
 _ERRORS = {
     "400": "A field is wrong, unknown or not supported; param names it.",
     "401": "The token is missing or unknown.",
+    "403": "The host or the origin is not allowed.",
     "404": "There is no such model.",
+    "408": "The body arrives too slowly.",
     "413": "The body is too large.",
-    "415": "The body is not JSON.",
+    "415": "The body has another type than application/json, or is compressed.",
     "429": "There is no room for the request, or the token's limit is reached; see Retry-After.",
+    "500": "A fault of the server; its log has the cause.",
     "503": "The model loads, or the server shuts down.",
     "504": "The request timed out.",
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -271,6 +273,10 @@ async def test_the_server_describes_itself(http: httpx2.AsyncClient) -> None:
     assert 'draftline_requests_total{call="/v1/completions",caller="",code="OK",model="fake"} ' in metrics
     document = (await http.get("/openapi.json")).json()
     assert set(document["paths"]) == {*GENERATING, "/tokenize", "/detokenize"}
+    page = (Path(__file__).parents[4] / "docs/http.md").read_text()
+    statuses = {status for row in re.findall(r"^\| ([45][\d, ]+) \|", page, re.MULTILINE) for status in row.split(", ")}
+    for path in document["paths"].values():
+        assert set(path["post"]["responses"]) == {"200"} | statuses - {"405"}
     text = json.dumps(document)
     names = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert names <= set(document["components"]["schemas"])
