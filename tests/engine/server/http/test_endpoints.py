@@ -15,8 +15,11 @@ from fake_tokenizer import ByteTokenizer
 from http_client import http_client
 from tiny import tiny_compiler
 
+from draftline.engine.server.http.fields import INERT
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+PAGE = Path(__file__).parents[4] / "docs/http.md"
 GENERATING = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/generate")
 
 
@@ -273,13 +276,21 @@ async def test_the_server_describes_itself(http: httpx2.AsyncClient) -> None:
     assert 'draftline_requests_total{call="/v1/completions",caller="",code="OK",model="fake"} ' in metrics
     document = (await http.get("/openapi.json")).json()
     assert set(document["paths"]) == {*GENERATING, "/tokenize", "/detokenize"}
-    page = (Path(__file__).parents[4] / "docs/http.md").read_text()
+    page = PAGE.read_text()
     statuses = {status for row in re.findall(r"^\| ([45][\d, ]+) \|", page, re.MULTILINE) for status in row.split(", ")}
     for path in document["paths"].values():
         assert set(path["post"]["responses"]) == {"200"} | statuses - {"405"}
     text = json.dumps(document)
     names = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert names <= set(document["components"]["schemas"])
+
+
+async def test_the_page_names_every_field(http: httpx2.AsyncClient) -> None:
+    schemas = (await http.get("/openapi.json")).json()["components"]["schemas"]
+    bodies = ("CompletionBody", "ChatBody", "ResponseBody", "PlainBody", "TokenizeBody", "DetokenizeBody")
+    fields = {field for body in bodies for field in schemas[body]["properties"]}
+    fields |= {name for name, inert in INERT.items() if inert.values is None}
+    assert fields - set(re.findall(r"\w+", PAGE.read_text())) == set()
 
 
 async def test_the_name_of_the_model_can_be_chosen(serve: Any) -> None:
