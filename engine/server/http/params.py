@@ -105,7 +105,7 @@ def constraint(
     if form.json_schema is None or form.json_schema.schema_ is None:
         raise InvalidRequestError(FieldViolation(f"{field}.{schema}", "is missing"))
     names = [("constraint.json_schema", f"{field}.{schema}"), ("constraint", field)]
-    text = _json_text(form.json_schema.schema_, names[0][1])
+    text = _schema_text(form.json_schema.schema_, names[0][1])
     return Constraint(json_schema=text), names
 
 
@@ -114,9 +114,9 @@ def _structured(options: StructuredOutputs) -> tuple[Constraint, list[tuple[str,
     names = [("constraint.json_schema", "structured_outputs.json"), ("constraint", "structured_outputs")]
     wrong: list[FieldViolation] = []
     if (schema := values.pop("json_", None)) is not None:
-        values["json_schema"] = _json_text(schema, "structured_outputs.json")
+        values["json_schema"] = _schema_text(schema, "structured_outputs.json")
     if (tag := values.get("structural_tag")) is not None:
-        values["structural_tag"] = _json_text(tag, "structured_outputs.structural_tag")
+        values["structural_tag"] = _json_text(tag)  # its compiler has a limit, as it holds many schemas
     for name in ("regex", "grammar"):
         wrong += length_violations(values.get(name, ""), MAX_CONSTRAINT, f"structured_outputs.{name}", "characters")
     if "choice" in values:
@@ -135,8 +135,12 @@ def _structured(options: StructuredOutputs) -> tuple[Constraint, list[tuple[str,
         raise InvalidRequestError(*found) from None
 
 
-def _json_text(value: object, field: str) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _json_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _schema_text(value: object, field: str) -> str:
+    text = _json_text(value)
     problems = list(length_violations(text, MAX_CONSTRAINT, field, "characters"))
     if problems:
         raise InvalidRequestError(*problems)

@@ -16,6 +16,7 @@ from http_client import http_client
 from tiny import tiny_compiler
 
 from draftline.engine.server.http.fields import INERT
+from draftline.engine.server.limits import MAX_CONSTRAINT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -338,3 +339,16 @@ async def test_every_endpoint_passes_constraints_on(
     shared_engine.enforce(tiny_compiler())
     assert (await http.post(path, json=body)).status_code == 200
     shared_engine.enforce(None)
+
+
+async def test_a_structural_tag_may_be_longer_than_a_schema(
+    http: httpx2.AsyncClient, shared_engine: FakeEngine
+) -> None:
+    """As over gRPC: it has the schemas of many tools."""
+    schema = {"type": "boolean", "description": "x" * MAX_CONSTRAINT}
+    content = {"type": "json_schema", "json_schema": schema}
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "a", "content": content, "end": "b"}}
+    shared_engine.enforce(tiny_compiler())
+    response = await http.post("/v1/completions", json={"prompt": "a", "structured_outputs": {"structural_tag": tag}})
+    shared_engine.enforce(None)
+    assert response.status_code == 200, response.text
