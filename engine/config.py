@@ -16,6 +16,18 @@ from draftline.engine.vllm_names import ENGINE_ALIASES, ENGINE_FOREIGN
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 CacheDType = Literal["auto", "bfloat16", "fp8", "int8"]
 Conversion = Literal["auto", "fp8", "int8"]
+ToolFormatName = Literal[
+    "auto",
+    "hermes",
+    "mistral_args",
+    "mistral",
+    "mistral_tekken",
+    "deepseek",
+    "deepseek_v31",
+    "pythonic",
+    "llama3_json",
+    "json",
+]
 LoadFormat = Literal["auto", "dummy"]
 DrafterName = Literal["auto", "none", "forced", "ngram", "ngram_table", "draft_model"]
 DraftLength = Literal["adaptive", "fixed"]
@@ -38,11 +50,8 @@ class EngineConfig(Options):
     chat_template: str | None = Field(
         default=None, min_length=1, description="file with a Jinja chat template; the model's own where unset"
     )
-    tool_format: str = Field(
-        default="auto",
-        min_length=1,
-        description="how the model writes tool calls: hermes, llama3_json, mistral, pythonic, deepseek, json, …; 'auto' is "
-        "what its chat template shows",
+    tool_format: ToolFormatName = Field(
+        default="auto", description="how the model writes tool calls; 'auto' is what its chat template shows"
     )
     load_format: LoadFormat = Field(
         default="auto", description="'dummy' takes the model's shape with random weights, for benchmarks"
@@ -208,7 +217,7 @@ class EngineOptions(TypedDict, total=False):
 
     tokenizer: str | None
     chat_template: str | None
-    tool_format: str
+    tool_format: ToolFormatName
     load_format: LoadFormat
     dtype: DType
     quantization: Conversion

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from draftline.engine.errors import UsageError
 from draftline.engine.tools.formats import (
     deepseek,
     deepseek_v31,
@@ -31,7 +30,7 @@ FORMATS: dict[str, ToolFormat] = {
         json.FORMAT,
     )
 }
-"""The formats by name."""
+"""The formats by name. `ToolFormatName` in engine/config.py lists the names."""
 
 REASONING_MARKS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 """The marks around the reasoning of known models."""
@@ -41,16 +40,11 @@ def find_format(asked: str, template: str | None, *, shows_tools: bool) -> str:
     """The name of a model's format; empty if it is not known.
 
     Args:
-        asked: the name of a format, or "auto" for the chat template's.
+        asked: the name of a format, which is returned, or "auto" for the chat template's.
         template: the source of the chat template; None without one.
         shows_tools: whether the template shows tools. If it does not, the format is "json", which needs no template.
-
-    Raises:
-        UsageError: there is no such format.
     """
     if asked != "auto":
-        if asked not in FORMATS:
-            raise UsageError(f"tool_format: there is no format {asked!r} (auto, {', '.join(FORMATS)})")
         return asked
     if template is None:
         return ""
