@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trustme
@@ -15,9 +17,13 @@ from patience import PATIENCE_S
 from typer.testing import CliRunner
 
 from draftline.engine.cli import app, backend, top
+from draftline.engine.outputs import Finished
+from draftline.engine.params import SamplingParams
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.server.access import TokenAccess
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
+from draftline.v1 import engine_pb2 as pb
 
 TOKEN = "a-long-enough-token"
 
@@ -152,3 +158,23 @@ def test_a_token_is_made_and_its_hash_is_an_entry_of_a_token_file(tmp_path: Path
     assert run("token", "extraction").stderr != made.stderr
     assert run("token", "a b").exit_code == 2
     assert run("token", "ops", "--stdin", stdin="short").exit_code == 2
+
+
+def test_a_server_s_output_says_whether_a_token_stopped_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has no field for it, and none for the steps of the server's engine, which are None."""
+
+    class Call(list[pb.GenerateResponse]):
+        def cancel(self) -> None:
+            pass
+
+    stub = SimpleNamespace(
+        Generate=lambda request: Call(
+            [pb.GenerateResponse(finished=pb.Finished(finish_reason=pb.FINISH_REASON_STOP, matched_stop="98"))]
+        )
+    )
+    monkeypatch.setattr(backend, "InferenceServiceStub", lambda channel: stub)
+    for sampling, by_token in ((SamplingParams(stop_token_ids=[98]), True), (SamplingParams(stop=["98"]), False)):
+        channel: Any = None
+        [end] = backend.RemoteBackend(channel).generate(GenerateRequest("abc", sampling))
+        assert isinstance(end, Finished)
+        assert (end.stopped_by_token, end.utilization) == (by_token, None)
