@@ -202,8 +202,8 @@ class GenerateRequest(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     priority: _builtins.int
-    """Requests with a higher priority run first. Each unit gives a fixed head start in the queue, the server's ageing_s, so
-    no request starves.
+    """Requests with a higher priority run first. With the server's default scheduling, each unit gives a fixed head start in
+    the queue, its ageing_s, so no request starves. With scheduling by arrival or length, a priority is invalid.
     """
     traceparent: _builtins.str
     """The W3C trace context (traceparent) of this request. The call's metadata can carry one for all of its requests."""
@@ -601,8 +601,8 @@ class SamplingParams(_message.Message):
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]: ...
     @_builtins.property
     def bad_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Up to 512 texts of at most 256 characters that are not written, with or without a space before them. The last token of a text is banned where the output ends
-        with the tokens before it. Other ways to split the text into tokens are not banned.
+        """Up to 512 texts of at most 256 characters that are not written, with or without a space before them. The last token of a
+        text is banned where the output ends with the tokens before it. Other ways to split the text into tokens are not banned.
         """
 
     @_builtins.property
