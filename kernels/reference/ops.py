@@ -6,10 +6,8 @@ takes care.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,11 +21,13 @@ from draftline.kernels.reference import functional, functional_step, sampling
 from draftline.kernels.reference.accept import accept
 from draftline.kernels.reference.attention import group_rows
 from draftline.kernels.reference.attention_sizes import AttentionSizes, attention_sizes
-from draftline.kernels.reference.constraints import advance_constraints, constrain, draft_forced, forced_drafts
+from draftline.kernels.reference.constraints import advance_constraints, constrain, draft_forced
+from draftline.kernels.reference.draft import draft_sampled
 from draftline.kernels.reference.functional_step import HeadShape
+from draftline.kernels.reference.inputs import gather, gather_drafts
 from draftline.kernels.reference.ngram import draft_ngram, draft_ngram_table, learn_ngrams
 from draftline.kernels.scaled import ScaledWeight, scaled_product
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.slots import SampleRows, SlotTable
 
 
 def norm_factors(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -75,15 +75,6 @@ class _Norm(NamedTuple):
 
 _MAX_NORMS = 1024
 """Norms whose factors are kept: more than a model has."""
-
-_ZERO = np.zeros(1, np.int64)
-
-
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The concatenated ranges ``start``, ``start + 1``, … of each length."""
-    ends = lengths.cumsum()
-    ranges: np.ndarray = np.arange(lengths.sum()) + (starts - ends + lengths).repeat(lengths)
-    return ranges
 
 
 def flat_cache(cache: Tensor) -> Tensor:
@@ -280,31 +271,7 @@ class ReferenceOps(Ops):
         block_size: int,
         from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
-        # In numpy, on the table itself where it is on the host: torch's operations on so few numbers take longer.
-        slot, length, start, count = slots.numpy(force=True), *map(np.array, (query_lens, starts, logits_counts))
-        if from_newest:
-            start = np.where(from_newest, table.lengths.numpy(force=True)[slot] - 1, start)
-        end = length.cumsum()
-        token_slot, position = slot.repeat(length), _ranges(start, length)
-        block_tables = table.block_tables.numpy(force=True)
-        block = block_tables[token_slot, position // block_size].astype(np.int64)
-
-        def tensor(values: np.ndarray, dtype: type[np.generic] = np.int64) -> Tensor:
-            return torch.from_numpy(values.astype(dtype, copy=False)).to(slots.device)
-
-        wanted = _ranges(end - count, count)
-        batch = Batch(
-            token_ids=tensor(table.tokens.numpy(force=True)[token_slot, position]),
-            positions=tensor(position),
-            cache_index=tensor(block * block_size + position % block_size),
-            query_starts=tensor(np.concatenate((_ZERO, end)), np.int32),
-            context_lens=tensor(start + length, np.int32),
-            block_tables=tensor(block_tables[slot], np.int32),
-            logits_index=tensor(wanted),
-            query_lens_host=query_lens,
-            context_lens_host=tuple((start + length).tolist()),
-        )
-        return Inputs(batch, tensor(token_slot[wanted]), tensor(position[wanted] + 1))
+        return gather(table, slots, query_lens, starts, logits_counts, block_size, from_newest)
 
     @override
     def sample(self, logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
@@ -352,41 +319,7 @@ class ReferenceOps(Ops):
     def gather_drafts(
         self, table: SlotTable, slots: Tensor, drafts: Tensor, query: DraftQuery, passes: int, block_size: int
     ) -> tuple[Inputs, ...]:
-        later = DraftQuery(1, query.shift)
-        queries = (query, *[later] * (passes - 1))
-        return tuple(
-            self._gather_pass(table, slots, drafts, step, query, block_size) for step, query in enumerate(queries)
-        )
-
-    def _gather_pass(
-        self, table: SlotTable, slots: Tensor, drafts: Tensor, step: int, query: DraftQuery, block_size: int
-    ) -> Inputs:
-        # Rows without a draft in this pass are left out. In numpy, as `gather`.
-        wanted = drafts.numpy(force=True) > step
-        chosen = slots.numpy(force=True)[wanted]
-        count, entries = len(chosen), query.entries
-        starts = table.lengths.numpy(force=True)[chosen] + (step - query.tokens - query.shift)
-        inputs = self.gather(
-            table,
-            torch.from_numpy(chosen).to(slots.device),
-            (entries,) * count,
-            tuple(starts.tolist()),
-            (query.ahead + 1,) * count,
-            block_size,
-        )
-        batch = inputs.batch
-        later = batch.positions.numpy(force=True) + query.shift
-        tokens = table.tokens.numpy(force=True)[chosen.repeat(entries), later]
-        token_ids = torch.from_numpy(tokens.astype(np.int64)).to(slots.device)
-        cache_index = batch.cache_index
-        if query.ahead:
-            entry = torch.arange(entries, device=slots.device)
-            behind = entry[query.tokens :] + (query.ahead_id - query.tokens)
-            token_ids.view(count, entries)[:, query.tokens :] = behind
-            last = drafts[torch.from_numpy(wanted)].long()[:, None] + (query.tokens - step)
-            cache_index = cache_index.view(count, entries).gather(1, torch.minimum(entry, last)).flatten()
-        batch = replace(batch, token_ids=token_ids, cache_index=cache_index)
-        return Inputs(batch, inputs.slots, inputs.positions + query.shift)
+        return gather_drafts(table, slots, drafts, query, passes, block_size)
 
     @override
     def draft_sampled(
@@ -399,28 +332,7 @@ class ReferenceOps(Ops):
         constraints: ConstraintTable,
         following: Inputs | None = None,
     ) -> None:
-        stored = positions >= 0
-        if not stored.all():
-            logits, slots, positions = logits[stored], slots[stored], positions[stored]
-        drafts = self._sampled_drafts(logits, token_ids, slots, positions, table)
-        forced, tokens = forced_drafts(slots, positions - table.lengths[slots], constraints)
-        if forced.any():
-            drafts = torch.where(torch.from_numpy(forced), torch.from_numpy(tokens.astype(np.int64)), drafts)
-        table.tokens[slots, positions] = drafts.to(torch.int32)
-        if following is not None:
-            following.batch.token_ids.copy_(table.tokens[following.slots, following.positions - 1])
-
-    def _sampled_drafts(
-        self, logits: Tensor, token_ids: Tensor | None, slots: Tensor, positions: Tensor, table: SlotTable
-    ) -> Tensor:
-        """[S] int64: the tokens of `draft_sampled`, of drafts that are all stored."""
-        best = sampling.greedy(logits, slots, table)
-        if best is not None:
-            return best if token_ids is None else token_ids[best]
-        if token_ids is not None:  # the noise is that of the whole vocabulary's tokens
-            every = logits.new_full((logits.shape[0], int(token_ids[-1]) + 1), float("-inf"))
-            logits = every.index_copy_(1, token_ids, logits)
-        return self.sample(logits, SampleRows(slots, positions, SamplingFeatures.TEMPERATURE, masks=None), table)
+        draft_sampled(logits, token_ids, slots, positions, table, constraints, following)
 
     @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
