@@ -15,6 +15,7 @@ import grpc.aio
 import pytest
 from fake_engine import FakeEngine
 from grpc_client import status_of, violations
+from patience import until
 
 from draftline.engine import cache_journal
 from draftline.engine.cache_journal import BlockRemoved, BlockStored, CacheJournal, Change, JournalReader
@@ -96,6 +97,7 @@ async def test_cancelling_the_call_ends_the_request(gateway: Any, engine: FakeEn
     call = gateway.Generate(request("abc", stream=False))
     await call.initial_metadata()
     call.cancel()
+    await until(lambda: len(engine.cancelled) == 1)  # before the engine runs: it would end the request by itself
     engine.release()
     engine.wait_idle()
 
