@@ -89,8 +89,8 @@ class ForwardResult(NamedTuple):
 
     Attributes:
         logits: [L, vocab], of every position that wants them, in the rows' order.
-        slots: [L] int64, the slot of each.
-        positions: [L] int64, the position of the token that each predicts.
+        slots: [L or more] int64, the slot of each, and then of a graph's padding.
+        positions: [L or more] int64, the position of the token that each predicts, likewise.
     """
 
     logits: Tensor
