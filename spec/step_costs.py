@@ -1,4 +1,7 @@
-"""``StepCosts``: the measured duration of a step, by rows and drafts, and of a drafter's catching up. Arithmetic only."""
+"""Durations of steps, by rows and drafts, and of a drafter's catching up. Arithmetic only.
+
+`CostTable` and `CatchUpCost` have what was measured at the start, `Pace` how much longer steps take at present.
+"""
 
 from __future__ import annotations
 

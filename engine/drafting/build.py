@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 
 import torch
 
@@ -145,6 +146,7 @@ class DrafterBuilder:
         )
 
     def _lengths(self, runner: Runner, table: SlotTable, shapes: StepShapes, facts: tuple[str, ...]) -> DraftPolicy:
+        """The policy that chooses how many tokens to draft, apart from those that a constraint forces."""
         config = self._config
         if self._name in (NoDrafter.name, ForcedDrafter.name):
             return DraftPolicy()
@@ -157,22 +159,35 @@ class DrafterBuilder:
                 return DraftPolicy()
         few = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs)
         rows = shapes.drafting_rows if self._by_graphs else few
+        budgets = self._budgets(runner, table, rows, shapes.draft_lens, facts)
+        return AdaptiveDrafting(budgets, self.max_draft_tokens, rows[-1])
+
+    def _budgets(
+        self,
+        runner: Runner,
+        table: SlotTable,
+        rows: tuple[int, ...],
+        draft_lens: tuple[int, ...],
+        facts: tuple[str, ...],
+    ) -> DraftBudgets:
+        """Measure how long steps and catching up take, or read it from the cache, and make what chooses by that."""
         caught_up: tuple[int, ...] = ()
         if self._draft is not None:
             facts += self._draft.facts
             caught_up = caught_up_tokens(table, self.max_draft_tokens)
-        costs = CostCache(config, facts).get_or_measure(
-            [(count, drafts) for count in rows for drafts in shapes.draft_lens] + [(0, tokens) for tokens in caught_up],
+        costs = CostCache(self._config, facts).get_or_measure(
+            [*product(rows, draft_lens), *[(0, tokens) for tokens in caught_up]],
             lambda: {
-                **measure_costs(runner, table, rows, shapes.draft_lens, _COST_ROUNDS),
+                **measure_costs(runner, table, rows, draft_lens, _COST_ROUNDS),
                 **measure_catch_up(runner, table, caught_up, self.max_draft_tokens, _COST_ROUNDS),
             },
         )
+        # Costs of no rows are those of catching up; see `Costs`.
         steps = {shape: seconds for shape, seconds in costs.items() if shape[0]}
         of_steps = CostTable(steps) if self._by_graphs else RaggedCostTable(steps)
         few_many = [(tokens, costs[0, tokens]) for tokens in caught_up]
         catch_up = CatchUpCost.through(*few_many) if few_many else NO_CATCH_UP
-        return AdaptiveDrafting(DraftBudgets(of_steps, catch_up), self.max_draft_tokens, rows[-1])
+        return DraftBudgets(of_steps, catch_up)
 
 
 def _chosen(config: EngineConfig, device: torch.device) -> str:
