@@ -301,6 +301,34 @@ def test_docstrings_name_what_exists(folder: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_a_module_has_what_its_docstring_begins_with(folder: str) -> None:
+    wrong = []
+    for source in sorted((ROOT / folder).rglob("*.py")):
+        module = ast.parse(source.read_text())
+        begins = re.match(r"``(\w+)``(?: and ``(\w+)``)?:", ast.get_docstring(module) or "")
+        top = {name for node in module.body for name in top_names(node)}
+        wrong += [
+            f"{source.relative_to(ROOT)}: {name}"
+            for name in (begins.groups() if begins else ())
+            if name and name not in top
+        ]
+    assert wrong == []
+
+
+def top_names(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement of a module defines or imports."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Assign(targets=targets):
+            yield from (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            yield name
+        case ast.ImportFrom(names=names):
+            yield from (name.asname or name.name for name in names)
+
+
 @pytest.mark.usefixtures("few_layers")
 def test_the_examples_in_the_pages_run(tmp_path: Path) -> None:
     """Those of README have a test of their own."""

@@ -1,4 +1,4 @@
-"""``measure_load``: a load on a target, as often as wanted, and a result of each run."""
+"""``LoadBench``: a load on a target, as often as wanted, and a result of each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``StepsProfile``: prompts and decodes of an engine, first by the clock, then under torch's profiler."""
+"""``BatchRunner`` and ``phases``: prompts and decodes of an engine, first by the clock, then under torch's profiler."""
 
 from __future__ import annotations
 
