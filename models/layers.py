@@ -19,7 +19,7 @@ from draftline.kernels.ops import Ops
 from draftline.models.parallel.linear import Embedding
 from draftline.quant.linear import Linear
 
-_MOST_THREADS = 4
+_MAX_THREADS = 4
 """Threads that build layers: each holds a projection's weights unpacked."""
 
 _LayerT = TypeVar("_LayerT")
@@ -104,7 +104,7 @@ def build_layers(build: Callable[[int], _LayerT], count: int, device: torch.devi
     """
     if device.type != "cpu":
         return tuple(map(build, range(count)))
-    with ThreadPoolExecutor(min(torch.get_num_threads(), _MOST_THREADS)) as threads:
+    with ThreadPoolExecutor(min(torch.get_num_threads(), _MAX_THREADS)) as threads:
         return tuple(threads.map(build, range(count)))
 
 

@@ -29,7 +29,7 @@ _OUTPUT_MEMORY = 0.95
 _CHOICE_SHARE = 0.02
 """The share of the steps' time that choices of their drafts may take. The host often has less time than a small model's step."""
 
-_MOST_STEPS = 32
+_MAX_STEPS = 32
 """The most steps for which a choice stands, however long it takes."""
 
 _CHOICE_MEMORY = 0.8
@@ -178,7 +178,7 @@ class AdaptiveDrafting(DraftPolicy):
         started = self._clock()
         rows = [self._row(sequence, lacking) for sequence in sequences]
         affordable = math.ceil(self._choice_s / (_CHOICE_SHARE * self._budgets.seconds(max(1, len(rows)))))
-        steps = min(max(STEPS_PER_CHOICE, affordable), _MOST_STEPS)
+        steps = min(max(STEPS_PER_CHOICE, affordable), _MAX_STEPS)
         drafts = self._budgets.choose(rows, steps)
         self._chosen = dict(zip(sequences, drafts, strict=True))
         self._left = self._budgets.stands_for

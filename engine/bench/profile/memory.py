@@ -119,7 +119,7 @@ def _measured(runner: BatchRunner, rows: int, room: int, prompt_len: int) -> Bat
 def _run(core: Core) -> tuple[int, int]:
     """Step until all sequences have ended. Returns the most that ran at once, and the most blocks that sequences held."""
     running = held = 0
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         if not core.has_work:
             break
         core.step()
@@ -133,7 +133,7 @@ _OUTPUTS = 16
 _SERIAL = 0
 """Of the prompts: every batch has those of the smaller ones, and more."""
 
-_MOST_STEPS = 100_000
+_MAX_STEPS = 100_000
 
 
 class _OnGpu:
