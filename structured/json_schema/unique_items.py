@@ -13,12 +13,16 @@ from draftline.structured.json_schema.counting import all_kinds
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.graph import Graph, where
 from draftline.structured.json_schema.normalise import Normaliser
-from draftline.structured.json_schema.shapes import NEVER, NOTHING, ArrayShape, Demands, ObjectShape, Shapes
-from draftline.structured.json_schema.strings import ALL_STRINGS
+from draftline.structured.json_schema.shapes import NEVER, NOTHING, ArrayShape, Demands, Members, ObjectShape, Shapes
+from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet, meet, string_tree, subtract
 from draftline.structured.json_schema.variety import ENDLESS, Variety, never_runs_out
+from draftline.structured.regular import dfa
 from draftline.structured.unique.paths import NOWHERE, TEXT, VARIED, PathState, UniquePaths
 
 MAX_STATES: Final = 2_000
+
+_MAX_KINDS: Final = 6
+"""The most sets of names of unnamed members that are told apart in one place."""
 
 _REASON: Final = "whether items have to differ depends on more than the array's place in the document"
 
@@ -68,12 +72,19 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
                 normaliser.report(pointer, "uniqueItems", _REASON)
         objects = [shape for value in place for shape in graph.nodes[value].objects]
         names = dict.fromkeys(name for shape in objects for name, _ in shape.named)
+        kinds, combinations = _kinds(objects)
+        by_kind: dict[tuple[bool, ...], int] = {}
+        for inside in combinations:
+            having = {kind for kind, has in zip(kinds, inside, strict=True) if has}
+            by_kind[inside] = number(
+                members.value for shape in objects for members in _unnamed(shape) if members.names in having
+            )
         states.append(
             PathState(
                 unique,
                 number(item for shape in here for item in (*shape.prefix, shape.rest, *all_items(shape))),
                 {name: number(value for shape in objects for value in _member(shape, name)) for name in names},
-                number(value for shape in objects for value in _others(shape)),
+                NOWHERE if kinds else number(members.value for shape in objects for members in _unnamed(shape)),
                 never_ends(place),
                 frozenset(name for name in names if all(_is_varied(shape, name, variety) for shape in objects)),
                 _all_strings(graph.nodes[value] for value in place),
@@ -81,6 +92,8 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
                 any(shape.others for shape in objects),
                 any(not never_runs_out(members.names) for shape in objects for members in shape.others),
                 bool(objects) and all(map(_is_open, objects)),
+                tuple(dfa.build(string_tree(kind)) for kind in kinds),
+                by_kind,
             )
         )
     pointers = [normaliser.place(pointer, "uniqueItems") for pointer in everything]
@@ -107,12 +120,39 @@ def all_items(shape: ArrayShape) -> Iterable[Demands]:
 def _member(shape: ObjectShape, name: str) -> Iterable[Demands]:
     value = dict(shape.named).get(name)
     if value is None:
-        return _others(shape)
+        return [members.value for members in _unnamed(shape) if _may_have(members.names, name)]
     return () if value == NEVER else (value,)
 
 
-def _others(shape: ObjectShape) -> Iterable[Demands]:
-    return [members.value for members in (*shape.others, *shape.some)]
+def _may_have(names: StringSet, name: str) -> bool:
+    try:
+        return names.contains(name)
+    except dfa.TooComplexError:
+        return True
+
+
+def _unnamed(shape: ObjectShape) -> tuple[Members, ...]:
+    return (*shape.others, *shape.some)
+
+
+def _kinds(objects: list[ObjectShape]) -> tuple[list[StringSet], list[tuple[bool, ...]]]:
+    """The sets of names that tell unnamed members apart, and which of them have a name: each combination that a name has.
+
+    There are none if there is one set, or if they are too complex.
+    """
+    kinds = list(dict.fromkeys(members.names for shape in objects for members in _unnamed(shape)))
+    if not 1 < len(kinds) <= _MAX_KINDS:
+        return [], []
+    try:
+        regions: list[tuple[StringSet, tuple[bool, ...]]] = [(ALL_STRINGS, ())]
+        for names in kinds:
+            dfa.build(string_tree(names))
+            inside = [(meet(region, names), (*found, True)) for region, found in regions]
+            outside = [(part, (*found, False)) for region, found in regions for part in subtract(region, names)]
+            regions = [(region, found) for region, found in (*inside, *outside) if not region.is_empty()]
+    except dfa.TooComplexError:
+        return [], []
+    return kinds, list(dict.fromkeys(found for _, found in regions))
 
 
 def _is_varied(shape: ObjectShape, name: str, variety: Variety) -> bool:

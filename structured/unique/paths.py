@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from draftline.structured.regular.dfa import Dfa
+
 NOWHERE: Final = -1
 """The state of values without items and members."""
 
@@ -32,6 +34,8 @@ class PathState:
         unnamed: whether an object here may have members that the schema does not name: the grammar does not compare their names.
         limited: whether the names of such members may run out.
         open: whether another member may come to an object here, whatever it has.
+        kinds: sets of names of other members, whose values differ.
+        by_kind: the states of such members by which of these sets have their name; without sets, ``others`` is the state of all.
     """
 
     unique: bool
@@ -45,6 +49,8 @@ class PathState:
     unnamed: bool = False
     limited: bool = False
     open: bool = False
+    kinds: tuple[Dfa, ...] = ()
+    by_kind: Mapping[tuple[bool, ...], int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,12 @@ class UniquePaths:
 
     def member(self, state: int, name: str) -> int:
         """The state of a member of an object."""
-        return NOWHERE if state < 0 else self.states[state].members.get(name, self.states[state].others)
+        if state < 0:
+            return NOWHERE
+        here = self.states[state]
+        if name in here.members or not here.kinds:
+            return here.members.get(name, here.others)
+        return here.by_kind.get(tuple(kind.matches(name) for kind in here.kinds), NOWHERE)
 
     def unique(self, state: int) -> bool:
         """Whether the items of an array have to differ."""

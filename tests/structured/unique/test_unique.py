@@ -7,12 +7,14 @@ import json
 import random
 from typing import Any
 
+import jsonschema_rs
 import numpy as np
 import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_vocabulary import allowed, vocabulary
+from walk import Walker
 
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import ConstraintCompiler
@@ -258,6 +260,19 @@ def test_what_the_host_cannot_compare_exactly_is_refused(schema: Any, pointer: s
 def test_texts_with_a_pattern_and_long_bounds_are_enough(items: Any, count: int) -> None:
     schema = {"type": "array", "items": {"type": "string", **items}, "uniqueItems": True}
     assert json_schema_language(json.dumps({**schema, "minItems": count})).unique is not None
+
+
+def test_patterns_of_names_tell_places_apart() -> None:
+    """Objects that may have any other members, of which some names have a pattern."""
+    kinds = {"^[A-Z]": {"properties": {"tags": UNIQUE}}, "^x-": UNIQUE, "s$": {"items": {"type": "string"}}}
+    schema = {"type": "object", "properties": {"own": UNIQUE}, "patternProperties": kinds}
+    language = json_schema_language(json.dumps(schema))
+    assert language.unique is not None
+    walker, validator = Walker.of_language(language), jsonschema_rs.validator_for(schema)
+    for name in ("own", "x-a", "x-s", "a", "as", "A", "As", "", "\u00c4"):
+        for twice in (["a", "a"], ["a", "b"]):
+            for value in ({name: twice}, {name: {"tags": twice}}, {"other": {name: twice}}):
+                assert walker.accepts(json.dumps(value)) == validator.is_valid(value), value
 
 
 def test_one_item_never_repeats() -> None:
