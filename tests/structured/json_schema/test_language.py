@@ -518,7 +518,6 @@ def test_the_same_schema_gives_the_same_grammar() -> None:
 @pytest.mark.parametrize(
     ("keyword", "value"),
     [
-        ("format", "regex"),
         ("format", "idn-email"),
         ("format", "idn-hostname"),
         ("contentEncoding", "base64"),
