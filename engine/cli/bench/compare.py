@@ -31,7 +31,10 @@ def compare(
     engines: Annotated[str, typer.Option(metavar="NAME,…", help=f"of {', '.join(PEERS)}")] = "draftline",
     model: Annotated[str, typer.Option(metavar="NAME", help="a checkpoint, which every engine loads")] = "smollm2",
     shape: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=SHAPE_HELP)] = None,
-    clients: Annotated[str | None, typer.Option(metavar="N,N,…", help="repeat the load with so many clients")] = None,
+    clients: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,…", help="repeat the load with so many clients, of four conversations or more each"),
+    ] = None,
     program: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=PATH", help="the Python, or the program, of an engine [can be repeated]"),

@@ -65,7 +65,11 @@ def sweep(
         typer.Option(metavar="URL", help="the server: grpc://HOST:PORT, or http(s)://… of any OpenAI-compatible one"),
     ] = None,
     clients: Annotated[
-        str | None, typer.Option(metavar="N,N,…", help="clients that each send the next request after the answer")
+        str | None,
+        typer.Option(
+            metavar="N,N,…",
+            help="clients that each send the next request after the answer, and have four conversations or more",
+        ),
     ] = None,
     rates: Annotated[str | None, typer.Option(metavar="X,X,…", help="conversations a second")] = None,
     prompt_lens: Annotated[str | None, typer.Option(metavar="LENGTHS,…", help="new tokens of a turn")] = None,
