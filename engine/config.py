@@ -58,7 +58,8 @@ class EngineConfig(Options):
     )
     dtype: DType = Field(
         default="auto",
-        description="dtype of activations and cache; 'auto' is bfloat16 on a GPU, on a CPU the one that it is fastest in",
+        description="dtype of activations and cache; 'auto' is bfloat16 on a GPU, on a CPU the one that it is fastest in; a "
+        "CPU's 'float16' is that of weights, beside float32",
     )
     quantization: Conversion = Field(
         default="auto",
