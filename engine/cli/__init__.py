@@ -58,7 +58,12 @@ def _instead(error: typer.TyperException) -> str:
 
 
 def _message(error: Any) -> str:
-    """Typer's message: with the wrong value, without pydantic's mark, and without options that no help lists."""
+    """Typer's message: with the wrong value, without pydantic's mark, and without options that no help lists.
+
+    Of an option of vLLM's it says what to do instead, and suggests no others.
+    """
+    if instead := _instead(error):
+        return f"No such option: {error.option_name}{instead}"
     if getattr(error, "possibilities", None) and error.ctx is not None:
         hidden = {name for each in error.ctx.command.params if getattr(each, "hidden", False) for name in each.opts}
         error.possibilities = [name for name in error.possibilities if name not in hidden]
@@ -71,6 +76,16 @@ def _message(error: Any) -> str:
     return message if value in message else f"{message}, not {value}"
 
 
+def _help(error: typer.TyperException) -> str:
+    """The command that lists the options of the one that is wrong."""
+    names = ["--help"]
+    context = getattr(error, "ctx", None)
+    while context is not None and context.parent is not None:
+        names.insert(0, context.info_name)
+        context = context.parent
+    return " ".join(["draftline", *names])
+
+
 def main() -> None:
     """Run the command line and exit."""
     # gRPC logs every connection that opens or closes; failures reach its callers as errors.
@@ -79,7 +94,7 @@ def main() -> None:
         code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
         sys.stdout.flush()  # not at exit, where Python would not report an error in the exit code
     except typer.TyperException as error:
-        print_error(f"{_message(error)}{_instead(error)} (see draftline --help)")
+        print_error(f"{_message(error)} (see {_help(error)})")
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = 130

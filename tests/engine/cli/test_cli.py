@@ -509,19 +509,24 @@ def test_the_engine_s_process_starts_before_the_server_is_imported() -> None:
         (["nope"], "No such command 'nope'"),
         (["serve", "--nope"], "No such option: --nope"),
         (["generate", "a", "--served-model-name", "b"], "No such option: --served-model-name (see"),
+        (["bench", "nope"], "No such command 'nope' (see draftline bench --help)"),
+        (
+            ["serve", "--swap-space", "4"],
+            "No such option: --swap-space. Preempted requests are computed again; nothing is swapped (see draftline serve --help)",
+        ),
         (["serve", "--prot", "1"], "No such option: --prot (Possible options: --host, --port"),
         (
             ["serve", "--port", "many"],
             (
                 "Invalid value for '--port': Input should be a valid integer, unable to parse "
-                "string as an integer, not 'many' (see draftline --help)"
+                "string as an integer, not 'many' (see draftline serve --help)"
             ),
         ),
         (
             ["serve", "--dtype", "int3"],
             (
                 "Invalid value for '--dtype': 'int3' is not one of 'auto', 'float32', "
-                "'bfloat16', 'float16' (see draftline --help)"
+                "'bfloat16', 'float16' (see draftline serve --help)"
             ),
         ),
     ],
