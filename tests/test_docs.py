@@ -330,8 +330,8 @@ def top_names(node: ast.stmt) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("few_layers")
-def test_the_examples_in_the_pages_run(tmp_path: Path) -> None:
-    """Those of README have a test of their own."""
+def test_the_examples_in_the_pages_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They print the errors that their comments say. Those of README have a test of their own."""
     pages = [page for page in PAGES if page != "README.md"]
     blocks = [block for page in pages for kind, block in FENCE.findall((ROOT / page).read_text()) if kind == "python"]
     assert blocks
@@ -339,6 +339,9 @@ def test_the_examples_in_the_pages_run(tmp_path: Path) -> None:
         script = tmp_path / "example.py"
         script.write_text(block)
         runpy.run_path(str(script))
+        printed = capsys.readouterr().out
+        for error in re.findall(r"print\(.*error\)  # (.*)$", block, re.MULTILINE):
+            assert error.partition("…")[0].strip() in printed
 
 
 def test_the_workflow_runs_what_ci_runs() -> None:
