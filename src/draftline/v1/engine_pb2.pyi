@@ -29,15 +29,21 @@ class _WhitespaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Whitespace
     DESCRIPTOR: _descriptor.EnumDescriptor
     WHITESPACE_UNSPECIFIED: _Whitespace.ValueType  # 0
     WHITESPACE_COMPACT: _Whitespace.ValueType  # 1
+    """None."""
     WHITESPACE_SPACED: _Whitespace.ValueType  # 2
+    """As Python's json.dumps writes it: one space after ":" and ","."""
     WHITESPACE_FREE: _Whitespace.ValueType  # 3
+    """Spaces, newlines and indents, as the model likes."""
 
 class Whitespace(_Whitespace, metaclass=_WhitespaceEnumTypeWrapper): ...
 
 WHITESPACE_UNSPECIFIED: Whitespace.ValueType  # 0
 WHITESPACE_COMPACT: Whitespace.ValueType  # 1
+"""None."""
 WHITESPACE_SPACED: Whitespace.ValueType  # 2
+"""As Python's json.dumps writes it: one space after ":" and ","."""
 WHITESPACE_FREE: Whitespace.ValueType  # 3
+"""Spaces, newlines and indents, as the model likes."""
 Global___Whitespace: _TypeAlias = Whitespace  # noqa: Y015
 
 class _Integers:
@@ -109,7 +115,7 @@ class SessionRequest(_message.Message):
     SUBMIT_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Chosen by the client. Unique among the running requests of the stream."""
+    """Chosen by the client, at most 256 characters. Unique among the running requests of the stream."""
     @_builtins.property
     def submit(self) -> Global___GenerateRequest: ...
     @_builtins.property
@@ -294,10 +300,12 @@ class Chat(_message.Message):
     continue_final_message: _builtins.bool
     """Continue the last message, which must be the assistant's."""
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]: ...
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
+        """At most 4,096."""
+
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
-        """The functions that the model may call. The model's chat template shows them to it."""
+        """The functions that the model may call, at most 1,024. The model's chat template shows them to it."""
 
     @_builtins.property
     def tool_choice(self) -> Global___ToolChoice:
@@ -344,6 +352,7 @@ class ChatMessage(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
     role: _builtins.str
+    """At most 64 characters."""
     content: _builtins.str
     """May be empty. Unset only in an assistant's message with calls."""
     tool_call_id: _builtins.str
@@ -716,13 +725,14 @@ class Constraint(_message.Message):
     CLOSE_OBJECTS_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
-    """A JSON Schema as JSON text."""
+    """A JSON Schema as JSON text. This, an expression, a grammar and all choices together have at most 262,144 characters."""
     regex: _builtins.str
     grammar: _builtins.str
     """A Lark grammar."""
     structural_tag: _builtins.str
     """Free text with constrained tags: XGrammar's structural-tag JSON, as vLLM and SGLang take it."""
     whitespace: Global___Whitespace.ValueType
+    """White space between the tokens of JSON. Free by default."""
     best_effort: _builtins.bool
     """Accept JSON Schema keywords that cannot be enforced. CheckConstraint reports them."""
     close_within_budget: _builtins.bool
