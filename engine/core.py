@@ -267,22 +267,21 @@ class Core:
             earlier = [in_flight.step for in_flight in self._in_flight]
             step = self._runner.launch(plan, catch_up, earlier, self._let_others_run)
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
-            return self._fail(plan, error)
+            return self._fail_step(plan, error)
         caught_up = sum([chunk.count for chunk in catch_up])
         self._in_flight.append(_InFlight(self._launched, plan, caught_up, step, started, self.now() - started))
         return []
 
     def _read(self, in_flight: _InFlight) -> _Updates:
         """Wait for a step, and commit the tokens that its outputs keep."""
-        plan = in_flight.plan
-        step = in_flight.step
+        plan, step = in_flight.plan, in_flight.step
         try:
             with self.profiler.part("wait"):
                 step.wait()
             arrived = self.now()
             results = step.results()
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
-            return self._fail(plan, error)
+            return self._fail_step(plan, error)
         now = self.now()
         times = step.timer.times(in_flight.host_s + self.now() - arrived)
         self._measure(in_flight, arrived, now, times)
@@ -290,7 +289,7 @@ class Core:
             return self._take_results(plan, results, now, times)
 
     def _measure(self, in_flight: _InFlight, arrived: float, now: float, times: StepTimes | None) -> None:
-        """Tell the statistics, and those who choose what later steps compute, how long a step took."""
+        """Report a step's duration to the statistics, the draft policy, the queue order and the token budget."""
         plan, rows = in_flight.plan, in_flight.plan.rows
         # A step that was launched ahead begins on the device when the one before it ends.
         seconds = arrived - max(in_flight.started, self._arrived)
@@ -305,7 +304,7 @@ class Core:
             self._budget.measure(decoding, computed - decoding, seconds)
 
     def _take_results(self, plan: Plan, results: StepResults, now: float, times: StepTimes | None) -> _Updates:
-        """Stop checks, text and constraints, output by output. Each keeps the tokens up to its end."""
+        """Check stops, detokenize and advance constraints, output by output. Each output keeps the tokens up to its end."""
         updates: _Updates = []
         kept_tokens: list[tuple[int, ...]] = []
         verified: list[Verified] = []
@@ -340,7 +339,7 @@ class Core:
         self._scheduler.commit(plan, kept_tokens)
         return updates
 
-    def _fail(self, plan: Plan, error: Exception) -> _Updates:
+    def _fail_step(self, plan: Plan, error: Exception) -> _Updates:
         """End every request that has a row in the plan."""
         logger.error("a step failed, and with it its %d sequences", len(plan.rows), exc_info=error)
         self._runner.check_device()
@@ -369,11 +368,11 @@ class Core:
             for update in of_output:
                 by_sink[output.request.sink].append((output.sequence.request_id, update))
                 if update.ends_output:
-                    self._end(output)
+                    self._release(output)
         for sink, pairs in by_sink.items():
             sink(pairs)
 
-    def _end(self, output: OutputState) -> None:
+    def _release(self, output: OutputState) -> None:
         """Release an output, and forget its request if that was the last one running."""
         self._scheduler.finish(output.sequence)
         request = output.request
