@@ -94,7 +94,7 @@ def audit(core: Core, drafter: Eagle3, *, prefix_caching: bool) -> int:
     head of several layers, the entries behind it that read it differ in all layers but the first.
     """
     depth = 1 if prefix_caching else None
-    drafting, size = core._policy, drafter._block_size
+    drafting, size = core._policy, drafter._cache.block_size
     changing = core._scheduler._cache._first_changed
     count = 0
     for sequence in core._scheduler.running:
