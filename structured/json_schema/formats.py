@@ -105,8 +105,8 @@ def _expression() -> str:
     unit = "[0-9A-CE-Fa-ce-f][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2}"
     escape = f"\\\\(?:[dDwWsStnrfv^$\\\\.*+?()\\[\\]{{}}|/]|x[0-9A-Fa-f]{{2}}|u(?:{unit}))"
     span = "(?:0-[1-9]|[1-8]-9|a-[b-z]|[b-y]-z|A-[B-Z]|[B-Y]-Z)"
-    member = f"(?:{span}|{escape}|\\\\-|[^\\\\\\[\\]^&~\\0-\\x1f-])"
-    members = f"(?:(?:[&~]?{member})+[&~]?|[&~])"  # Rust reads && and ~~ as operators
+    member = f"(?:{span}|{escape}|\\\\-|[^\\\\\\[\\]^&~|\\0-\\x1f-])"
+    members = f"(?:(?:[&~|]?{member})+[&~|]?|[&~|])"  # two of &, ~ or | are or may become operators
     one = f"(?:[^\\\\^$.*+?()\\[\\]{{}}|\\0-\\x1f]|\\.|{escape}|\\[\\^?-?{members}-?\\])"
     inner = f"(?:{one}(?:{repeat})?|[$^|]|\\\\[bB])*"
     for ahead in ("", "", "|\\(\\?[=!]{inner}\\)"):

@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import enum
 import itertools
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -253,6 +254,7 @@ LEAVES = [
     datetime,
     timedelta,
     uuid.UUID,
+    re.Pattern,
     bytes,
     Fraction,
     complex,

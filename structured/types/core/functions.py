@@ -78,6 +78,11 @@ def _email(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     return address if limits == {"type": "string"} else {"allOf": [address, limits]}
 
 
+def _expression(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """Regular expressions that Python reads, among others."""
+    return {"type": "string", "format": "regex"}
+
+
 _BY_NAME: Final[dict[str, Known]] = {
     **dict.fromkeys([*_PASSING, *_KEEPING], _inner),
     "IPvAnyAddress._validate": _text(f"{network.IPV4}|{network.IPV6}"),
@@ -93,9 +98,8 @@ _BY_NAME: Final[dict[str, Known]] = {
     "PathType.validate_new": _refused("whether a path is free cannot be guaranteed"),
     "import_string": _refused("whether an object can be imported cannot be guaranteed"),
     **dict.fromkeys([_ZONE, f"GenerateSchema._zoneinfo_schema.<locals>.{_ZONE}"], _zone),
-    "pattern_either_validator": _refused("regular expressions are not a regular language"),
-    "pattern_str_validator": _refused("regular expressions are not a regular language"),
-    "pattern_bytes_validator": _refused("regular expressions are not a regular language"),
+    **dict.fromkeys(["pattern_either_validator", "pattern_str_validator"], _expression),
+    "pattern_bytes_validator": _refused("JSON has texts, and no regular expressions over bytes"),
 }
 """Functions of pydantic by their qualified name."""
 

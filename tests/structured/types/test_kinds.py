@@ -206,7 +206,7 @@ class Custom:
         (dict[str, Annotated[set[int], Field(min_length=2)]], ["dict[]"]),
         (set[Person], ["set["]),
         (Literal[Colour.RED], ["Literal"]),
-        (re.Pattern, ["Pattern"]),
+        (re.Pattern[bytes], ["re.Pattern[bytes]"]),
         (Custom, ["Custom"]),
         (Annotated[int, PlainValidator(int)], ["int"]),
         (type[int], ["type[int]"]),
