@@ -109,7 +109,7 @@ def test_a_long_history_among_short_ones(tmp_path: Path, drafter: str, monkeypat
     together = engine.generate(prompts, samplings, use_tqdm=False)
     decodes = [shape for shape in found if shape.max_query_len == shape.drafts + 1]
     assert len(decodes) > 5
-    assert len(found) - len(decodes) > 5
+    assert len(found) - len(decodes) > 2
     assert (len(drafted) > 5) == (drafter != "none")
     if target_itself is not None:
         stats = engine.stats().drafter
