@@ -122,7 +122,7 @@ def _named(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ModelLoadError(f"device: {name!r} is no device: {str(error).splitlines()[0]}") from error
+        raise ModelLoadError(f"device: {name!r} is no device; there are auto, cpu, cuda, cuda:1 and so on") from error
     if device.type not in ("cpu", "cuda"):
         whose = _OTHERS.get(device.type, f"devices of type {device.type}")
         raise ModelLoadError(f"device: {name!r}: {whose} are not supported; {_INSTEAD}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from draftline.engine.options import Options
 from draftline.engine.vllm_names import SERVER_ALIASES, SERVER_FOREIGN
@@ -90,7 +91,8 @@ class ServerConfig(Options):
     )
     metrics_host: str = Field(default="127.0.0.1", min_length=1, description="address to serve metrics on")
     otlp_endpoint: str | None = Field(
-        default=None, description="URL of an OpenTelemetry collector for traces, such as http://localhost:4317"
+        default=None,
+        description="URL or HOST:PORT of an OpenTelemetry collector for traces, such as http://localhost:4317",
     )
     profile_dir: str | None = Field(
         default=None, description="folder for the traces of AdminService.Profile; if unset, profiling is refused"
@@ -100,6 +102,20 @@ class ServerConfig(Options):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="minimum level of the messages that are logged to standard error"
     )
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _collector(cls, url: str | None) -> str | None:
+        if url is not None:
+            scheme, _, rest = url.rpartition("://")
+            try:
+                parts = urlsplit(f"//{rest}")
+                port = parts.port
+            except ValueError as error:  # a port that is no number, or brackets around no address
+                raise ValueError(f"{url!r} is no URL: {error}") from error
+            if scheme not in ("", "http", "https") or not parts.hostname or not (scheme or port):
+                raise ValueError(f"{url!r} is neither a URL, such as http://localhost:4317, nor HOST:PORT")
+        return url
 
     @model_validator(mode="after")
     def _certificate_with_key(self) -> ServerConfig:

@@ -100,7 +100,7 @@ def test_a_device_by_name_is_taken_as_it_is(machine: Machine) -> None:
         ("mps", "device: 'mps': Apple's GPUs are not supported; --device cpu"),
         ("xpu", "device: 'xpu': Intel's GPUs are not supported; --device cpu"),
         ("meta", "device: 'meta': devices of type meta are not supported; --device cpu"),
-        ("gpu", "device: 'gpu' is no device"),
+        ("gpu", "device: 'gpu' is no device; there are auto, cpu, cuda, cuda:1 and so on"),
     ],
 )
 def test_other_devices_are_refused_by_name(device: str, message: str) -> None:

@@ -28,6 +28,7 @@ from grpc_client import AsyncStub, SessionClient, text_request, violations
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from patience import DEADLINE_S, PATIENCE_S
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ValidationError
 from rich.console import Console
 from stepped_engine import SteppedEngine
 
@@ -98,6 +99,22 @@ async def scrape(server: Server) -> str:
     assert endpoint is not None
     url = f"http://127.0.0.1:{endpoint.port}/metrics"
     return str(await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=PATIENCE_S).read().decode()))
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://localhost:4317", "https://[::1]:4317", "https://collector.example", "collector:4317"]
+)
+def test_a_collector_has_a_url_or_a_port(endpoint: str) -> None:
+    assert ServerConfig(otlp_endpoint=endpoint).otlp_endpoint == endpoint
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["nonsense", "", "ftp://collector:21", "http://", "localhost:grpc", "http://[::1", "/traces"]
+)
+def test_other_collectors_are_refused_before_the_server_starts(endpoint: str) -> None:
+    with pytest.raises(ValidationError, match="otlp_endpoint") as caught:
+        ServerConfig(otlp_endpoint=endpoint)
+    assert repr(endpoint) in str(caught.value)
 
 
 async def test_the_metrics_port_answers_no_probe(serve: Callable[..., Any], engine: FakeEngine) -> None:
