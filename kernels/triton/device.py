@@ -20,9 +20,6 @@ from triton.runtime import driver
 
 logger = logging.getLogger(__name__)
 
-LEAST_CAPABILITY = 80
-"""The oldest devices that the kernels compile for: bfloat16 and asynchronous copies came with them."""
-
 SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 """Shared memory of one program by compute capability (CUDA C++ Programming Guide, technical specifications)."""
 
