@@ -134,14 +134,14 @@ def batch_mask_times(compiler: ConstraintCompiler, rows: int = 64) -> dict[str, 
 
 def verify_times(compiler: ConstraintCompiler, rows: int = 64, drafts: int = 4) -> dict[str, object]:
     """Times of a whole verify step on the CPU, with rows at random positions of a document."""
-    automaton = compiler.compile(structured_constraint(CLOSED)).begin().automaton
-    assert automaton is not None
+    tables = compiler.compile(structured_constraint(CLOSED)).begin().tables
+    assert tables is not None
     cpu, positions = torch.device("cpu"), drafts + 1
     table = ConstraintTable.allocate(
         rows, len(compiler.vocabulary.tokens), words=1 << 21, masks=500, samples=positions, device=cpu
     )
     slots = SlotTable.allocate(rows, 64, 1, cpu)
-    place = AutomatonArena(table).acquire(*automaton)
+    place = AutomatonArena(table).acquire(tables.automaton, tables.drafts)
     assert place is not None
     tokens = compiler.vocabulary.encode(DOCUMENT)
     draw = np.random.default_rng(0)

@@ -41,6 +41,19 @@ class CompileReport:
     closed: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class AutomatonTables:
+    """The tables of a constraint that an automaton enforces, as the device gets them.
+
+    Attributes:
+        automaton: the automaton over tokens.
+        drafts: the forced drafts of its states.
+    """
+
+    automaton: TokenAutomaton
+    drafts: DraftTable
+
+
 class ConstraintProgress(Protocol):
     """The progress of one output through its constraint.
 
@@ -52,13 +65,13 @@ class ConstraintProgress(Protocol):
     def matcher(self) -> Matcher: ...  # noqa: D102 - above
 
     @property
-    def automaton(self) -> tuple[TokenAutomaton, DraftTable] | None:
-        """The automaton that ``state`` refers to, with its forced drafts; None if a grammar enforces the constraint."""
+    def tables(self) -> AutomatonTables | None:
+        """The tables of the automaton that ``state`` refers to; None if the host alone knows the masks."""
         ...
 
     @property
     def state(self) -> int:
-        """The automaton's state; 0 for a grammar."""
+        """The automaton's state; 0 without tables."""
         ...
 
     def forced(self, max_tokens: int) -> tuple[int, ...]:

@@ -194,14 +194,14 @@ class OutputConstraint:
         limit = None if asked.reasoning is None else asked.reasoning.max_tokens
         reasoning_ends_at = None if limit is None else prompt_len + limit
         progress = compiled.begin(None if closes_at is None else max_len - prompt_len, limit)
-        if closes_at is not None and reasoning_ends_at is not None and progress.automaton is not None:
+        if closes_at is not None and reasoning_ends_at is not None and progress.tables is not None:
             # What follows the reasoning needs its share of the budget.
-            reasoning_ends_at = min(reasoning_ends_at, closes_at - progress.automaton[0].late_distance)
+            reasoning_ends_at = min(reasoning_ends_at, closes_at - progress.tables.automaton.late_distance)
         return OutputConstraint(
             progress,
             closes_at,
             reasoning_ends_at,
-            on_host=progress.automaton is None,
+            on_host=progress.tables is None,
             unenforced=tuple(violation.pointer for violation in compiled.report.unenforced),
             marking=compiled.marking,
         )

@@ -74,14 +74,15 @@ class ConstraintMasks:
             return FREE, 0, 0, 0
         self._written.add(row.slot)
         progress = constraint.progress
-        if progress.automaton is None or constraint.on_host:
+        tables = progress.tables
+        if tables is None or constraint.on_host:
             return HOST, 0, 0, 0
-        place = self._arena.acquire(*progress.automaton)
+        place = self._arena.acquire(tables.automaton, tables.drafts)
         if place is None:
             # Automata in use take all room of the table. The host can walk this one as well.
             constraint.on_host = True
             return HOST, 0, 0, 0
-        self._tenants[row.slot] = row.sequence, progress.automaton[0]
+        self._tenants[row.slot] = row.sequence, tables.automaton
         return (
             place.address(progress.state),
             place.classes,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.compiled import CompiledConstraint, CompileReport, settled
+from draftline.structured.compiled import AutomatonTables, CompiledConstraint, CompileReport, settled
 from draftline.structured.tags.walk import TagReader
 
 
@@ -46,7 +46,7 @@ class CompiledAutomaton:
     def begin(self, budget: int | None = None, reasoning_budget: int | None = None) -> AutomatonProgress:
         """Start an output in the initial state."""
         matcher = AutomatonMatcher(self.automaton, budget=budget, early_budget=reasoning_budget)
-        return AutomatonProgress(matcher, (self.automaton, self.drafts))
+        return AutomatonProgress(matcher, AutomatonTables(self.automaton, self.drafts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class AutomatonProgress:
     """A `ConstraintProgress` of the automaton backend."""
 
     matcher: AutomatonMatcher
-    automaton: tuple[TokenAutomaton, DraftTable]
+    tables: AutomatonTables
 
     @property
     def state(self) -> int:
@@ -63,4 +63,4 @@ class AutomatonProgress:
 
     def forced(self, max_tokens: int) -> tuple[int, ...]:
         """Look the drafts of the state up in the table."""
-        return self.automaton[1].at(self.state)[:max_tokens]
+        return self.tables.drafts.at(self.state)[:max_tokens]

@@ -160,7 +160,7 @@ class HostAutomatonMatcher(Matcher):
 class HostProgress:
     """A `ConstraintProgress` of an automaton that the host walks."""
 
-    automaton: None = None
+    tables: None = None
     state: int = 0
 
     def __init__(self, host: HostAutomaton) -> None:

@@ -79,7 +79,7 @@ class GrammarProgress:
 
     matcher: Matcher
     vocabulary: ByteVocabulary
-    automaton: None = None
+    tables: None = None
     state: int = 0
 
     def forced(self, max_tokens: int) -> tuple[int, ...]:

@@ -114,7 +114,7 @@ def test_a_grammar_is_enforced_by_llguidance(compiler: ConstraintCompiler) -> No
     compiled = compiler.compile(ConstraintSpec("grammar", 'start: "(" start ")" | "ab"'))
     assert compiled.report.backend == "grammar"
     assert compiled.report.no_automaton == "grammars are not compiled to automata"
-    assert compiled.begin().automaton is None
+    assert compiled.begin().tables is None
     assert first_mask(compiled) == {b"(", b"a", b"ab"}
 
 
@@ -431,14 +431,14 @@ def test_outputs_of_a_large_automaton_begin_before_its_tables_are_built(hasty: C
     with hold(hasty._workers, "tabulate") as go_on:
         starting = hasty.compile(ConstraintSpec("regex", LARGE))
         early = starting.begin()
-        assert early.automaton is None
+        assert early.tables is None
         assert (starting.report.backend, starting.report.runs_on) == ("automaton", "host")
         go_on.set()
         whole = starting.whole.result()
     assert (whole.report.backend, whole.report.runs_on) == ("automaton", "device")
     assert hasty.compile(ConstraintSpec("regex", LARGE)) is whole
     late = starting.begin()
-    assert late.automaton is not None
+    assert late.tables is not None
     # The masks are the same at every step, whichever way an output began.
     ours, theirs = (np.empty(VOCABULARY.mask_words, np.int32) for _ in range(2))
     random = np.random.default_rng(3)
@@ -453,7 +453,7 @@ def test_outputs_of_a_large_automaton_begin_before_its_tables_are_built(hasty: C
 
 def test_an_output_that_must_end_in_time_waits_for_the_tables(hasty: ConstraintCompiler) -> None:
     compiled = hasty.compile(ConstraintSpec("regex", LARGE, close_within_budget=True))
-    assert compiled.begin(5).automaton is not None
+    assert compiled.begin(5).tables is not None
     assert compiled.shortest == 2
 
 
@@ -476,7 +476,7 @@ def test_a_constraint_whose_tables_failed_is_compiled_again(hasty: ConstraintCom
         starting = hasty.compile(spec)
         go_on.set()
         assert isinstance(starting.whole.exception(), RuntimeError)
-    assert starting.begin().automaton is None
+    assert starting.begin().tables is None
     again = hasty.compile(spec)
     assert again is not starting
     assert again.whole.result().report.runs_on == "device"
