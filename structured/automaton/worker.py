@@ -58,7 +58,8 @@ class Worker:
         match job:
             case Preparation():
                 import draftline.structured.automaton.token_automaton
-                import draftline.structured.tags.machine  # noqa: F401 - both stay loaded
+                import draftline.structured.tags.determinize
+                import draftline.structured.tags.nfa_builder  # noqa: F401 - all stay loaded
             case GrammarTrial():
                 grammars = self._grammars
                 _set_alarms(self._setup.grammar_limits.seconds, limits.seconds)
@@ -123,7 +124,8 @@ def compile_tables(setup: WorkerSetup, automaton: ByteAutomaton) -> Answer:
 def _byte_automaton(setup: WorkerSetup, allowed: Language) -> ByteAutomaton:
     """The automaton over bytes of a regular language."""
     from draftline.structured.automaton.byte_automaton import ByteAutomaton
-    from draftline.structured.tags.machine import Machine
+    from draftline.structured.tags.determinize import determinize
+    from draftline.structured.tags.nfa_builder import NfaBuilder
 
     limits = setup.limits
     if allowed.regex is not None:
@@ -141,7 +143,7 @@ def _byte_automaton(setup: WorkerSetup, allowed: Language) -> ByteAutomaton:
         problem = f"the regular expressions inside it have {size} bytes; at most {limits.parts_bytes} are allowed"
         raise AutomatonTooLargeError(problem)
     names = SpecialNames(marking_tokens(allowed.form, setup.special_names))
-    return Machine(allowed.form, limits.states, names).automaton()
+    return determinize(NfaBuilder(limits.states, names).build(allowed.form), limits.states)
 
 
 def _tables(

@@ -14,7 +14,8 @@ from typing_extensions import override
 from draftline.structured.grammar.scan import GrammarScan
 from draftline.structured.tags.form import REASONING, Form, Leaf
 from draftline.structured.tags.json_scan import JsonScan
-from draftline.structured.tags.machine import Close, Machine, Positions
+from draftline.structured.tags.nfa import Close, Positions
+from draftline.structured.tags.nfa_builder import NfaBuilder
 from draftline.structured.tags.span import TagSpan
 
 _MAX_STATES = 1 << 20
@@ -24,19 +25,19 @@ _MAX_PIECES = 4096
 
 
 _Thread = tuple[int, JsonScan | GrammarScan | None]
-"""A position of the machine, and the position inside a leaf if it is a leaf's."""
+"""A position of the automaton, and the position inside a leaf if it is a leaf's."""
 
 
-class _Skeleton(Machine):
-    """The machine of a form without the insides of its leaves: each is one position, which has another one inside.
+class _SkeletonBuilder(NfaBuilder):
+    """Builds the automaton of a form without the insides of its leaves: each is one position, which has another one inside.
 
     Attributes:
         leaves: for each leaf's position, what begins a position inside it, and the position behind it.
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self) -> None:
+        super().__init__(_MAX_STATES)
         self.leaves: dict[int, tuple[Callable[[], JsonScan | GrammarScan], int]] = {}
-        super().__init__(form, _MAX_STATES)
 
     @override
     def _leaf(self, leaf: Leaf, start: int) -> int:
@@ -78,34 +79,36 @@ class TagReader:
     """
 
     def __init__(self, form: Form) -> None:
-        """Build its machine. It takes no time for what is inside the leaves."""
-        self._machine = _Skeleton(form)
-        self.tags = self._machine.tags
+        """Build its automaton. It takes no time for what is inside the leaves."""
+        builder = _SkeletonBuilder()
+        self._nfa = builder.build(form)
+        self._leaves = builder.leaves
+        self.tags = self._nfa.tags
         self.has_reasoning = any(tag.name == REASONING for tag in self.tags)
         self._known: dict[tuple[_Thread, ...], _Node] = {}
 
     def begin(self) -> TagWalk:
         """The walk of a new output."""
-        return TagWalk(self, self._node(self._machine.start, ()))
+        return TagWalk(self, self._node(self._nfa.start, ()))
 
     def step(self, node: _Node, byte: int) -> tuple[_Node, tuple[Close, ...]]:
         """The state after a byte, and the tags that end with it."""
         move = node.moves.get(byte)
         if move is not None:
             return move
-        machine = self._machine
-        reached = machine.reached([position for position, inner in node.threads if inner is None], byte)
+        nfa = self._nfa
+        reached = nfa.reached([position for position, inner in node.threads if inner is None], byte)
         going: list[_Thread] = []
         for position, inner in node.threads:
             after = None if inner is None else inner.step(byte)
             if after is not None:
                 going.append((position, after))
                 if after.complete:
-                    reached.append(machine.leaves[position][1])
-        closes = machine.closes(reached)
+                    reached.append(self._leaves[position][1])
+        closes = nfa.closes(reached)
         closed = {close.tag for close in closes}
-        kept = tuple(thread for thread in going if closed.isdisjoint(machine.inside[thread[0]]))
-        move = self._node(machine.arrive(reached), kept), closes
+        kept = tuple(thread for thread in going if closed.isdisjoint(nfa.inside[thread[0]]))
+        move = self._node(nfa.arrive(reached), kept), closes
         if node.lasts and move[0].lasts:
             node.moves[byte] = move
         return move
@@ -132,12 +135,12 @@ class TagReader:
 
     def _node(self, positions: Positions, kept: tuple[_Thread, ...]) -> _Node:
         """The state at these positions, and at the ``kept`` ones inside leaves."""
-        leaves = self._machine.leaves
+        leaves = self._leaves
         begun = [(position, leaves[position][0]() if position in leaves else None) for position in positions]
         threads = tuple(dict.fromkeys((*kept, *begun)))
         node = self._known.get(threads)
         if node is None:
-            inside = [frozenset(self._machine.inside[position]) for position, _ in threads]
+            inside = [frozenset(self._nfa.inside[position]) for position, _ in threads]
             node = _Node(threads, inside, lasts=all(type(inner) is not GrammarScan for _, inner in threads))
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()

@@ -172,7 +172,7 @@ READING = (
     "json_schema",
     "regular",
     "tags.lark",
-    "tags.machine.automaton",
+    "tags.determinize",
     "tags.xgrammar",
     "grammar.lark_rules",
     "constraint.language",

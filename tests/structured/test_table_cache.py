@@ -14,8 +14,9 @@ from draftline.structured.automaton.token_automaton import TokenAutomaton, compi
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import Violation
 from draftline.structured.table_cache import CachedTables, TableCache
+from draftline.structured.tags.determinize import determinize
 from draftline.structured.tags.form import Free, form_language, with_reasoning
-from draftline.structured.tags.machine import Machine
+from draftline.structured.tags.nfa_builder import NfaBuilder
 
 VOCABULARY = vocabulary("ab", "abc")
 SPEC = ConstraintSpec("regex", "ab+c")
@@ -35,7 +36,12 @@ def reasoned() -> CachedTables:
     assert form is not None
     eos = sorted(VOCABULARY.eos_ids)
     automaton = compile_tokens(
-        Machine(form, 100).automaton(), VOCABULARY.tokens, eos, budgets=True, early_budgets=True, max_bytes=1 << 20
+        determinize(NfaBuilder(100).build(form), 100),
+        VOCABULARY.tokens,
+        eos,
+        budgets=True,
+        early_budgets=True,
+        max_bytes=1 << 20,
     )
     assert automaton.early_distance == 7
     return CachedTables(automaton, UNENFORCED, CLOSED, form)

@@ -15,6 +15,7 @@ from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.language import Language
+from draftline.structured.tags.determinize import determinize
 from draftline.structured.tags.form import (
     Choice,
     Form,
@@ -28,7 +29,7 @@ from draftline.structured.tags.form import (
     Triggered,
 )
 from draftline.structured.tags.lark import tag_grammar
-from draftline.structured.tags.machine import Machine
+from draftline.structured.tags.nfa_builder import NfaBuilder
 from draftline.structured.tags.stored import from_json, to_json
 from draftline.structured.tags.walk import TagReader
 
@@ -120,7 +121,7 @@ def _marks(form: Form) -> list[str]:
 
 def check(form: Form, texts: list[str]) -> None:
     try:
-        automaton: ByteAutomaton | None = Machine(form, 10_000).automaton()
+        automaton: ByteAutomaton | None = determinize(NfaBuilder(10_000).build(form), 10_000)
     except InvalidConstraintError:
         automaton = None  # nothing matches: a trigger is excluded, for example
     try:

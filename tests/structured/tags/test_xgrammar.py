@@ -17,7 +17,7 @@ from draftline.structured.constraint import ConstraintSpec, ReasoningSpec, langu
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.tags.lark import tag_grammar
-from draftline.structured.tags.machine import Machine
+from draftline.structured.tags.nfa_builder import NfaBuilder
 from draftline.structured.tags.walk import TagReader
 
 NAME: dict[str, Any] = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "additionalProperties": False}
@@ -84,14 +84,14 @@ def test_every_format_is_read_as_it_is_meant(source: str, inside: list[str], out
     allowed = language(spec(source))
     assert allowed.form is not None
     grammar = Walker.of_grammar(tag_grammar(allowed.form))
-    machine = Machine(allowed.form, 1000) if allowed.is_regular else None
+    nfa = NfaBuilder(1000).build(allowed.form) if allowed.is_regular else None
     for text in (*inside, *outside):
         assert grammar.accepts(text) == (text in inside), text
-        if machine is not None:
-            state = machine.start
+        if nfa is not None:
+            state = nfa.start
             for byte in text.encode():
-                state, _ = machine.step(state, byte)
-            assert machine.is_complete(state) == (text in inside), text
+                state, _ = nfa.step(state, byte)
+            assert nfa.is_complete(state) == (text in inside), text
 
 
 def _tags(*tags: dict[str, Any], triggers: tuple[str, ...] = ("<",), **options: Any) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.language import Language
 from draftline.structured.tags import form as tags
-from draftline.structured.tags.machine import Machine
+from draftline.structured.tags.determinize import determinize
+from draftline.structured.tags.nfa_builder import NfaBuilder
 from draftline.structured.vocabulary import ByteVocabulary
 
 TOKENS = (b"", *(b"%c" % letter for letter in b"abcdefg"), b"ab", b"abc", b"bcd", b"efg", b"gg", b"", b"")
@@ -56,9 +57,8 @@ def make_world(device: torch.device, rng: random.Random) -> World:
     automata = []
     languages = [compile_bytes(regex, 1000) for regex in ("(a|bc)*d?", "[a-g]{0,20}", "abcdefg(g|abc)+")]
     content, answer = (tags.Leaf(Language(regex, ""), "", is_json=False) for regex in ("[b-f]*", "[ab]{2,9}"))
-    languages.append(
-        Machine(tags.Sequence((tags.Tag(tags.REASONING, "a", content, ("gg",)), answer)), 1000).automaton()
-    )
+    form = tags.Sequence((tags.Tag(tags.REASONING, "a", content, ("gg",)), answer))
+    languages.append(determinize(NfaBuilder(1000).build(form), 1000))
     for number, language in enumerate(languages):
         early = language.early is not None
         automaton = compile_tokens(language, TOKENS, EOS, budgets=number > 0, early_budgets=early, max_bytes=1 << 20)
