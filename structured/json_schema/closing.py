@@ -11,17 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from draftline.structured.json_schema.document import Dialect, Location
-from draftline.structured.json_schema.shapes import (
-    ANY,
-    NEVER,
-    Demand,
-    Demands,
-    Members,
-    ObjectShape,
-    Shapes,
-    settle_object,
-)
-from draftline.structured.json_schema.strings import ALL_STRINGS
+from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demand, Demands
+from draftline.structured.json_schema.shapes.objects import Members, ObjectShape, settle_object
+from draftline.structured.json_schema.shapes.strings import ALL_STRINGS
+from draftline.structured.json_schema.shapes.union import Shapes
 
 OPEN: Final[Demands] = frozenset([Demand(Location("open", {}, "", Dialect.DRAFT2020))])
 """Any value, of members that a schema says may be there: they stay when objects are closed."""

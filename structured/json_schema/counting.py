@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from draftline.structured.json_schema.shapes import NEVER, ArrayShape, Demand, Demands, both
+from draftline.structured.json_schema.shapes.arrays import ArrayShape
+from draftline.structured.json_schema.shapes.demands import NEVER, Demand, Demands, both
 
 MAX_STEPS: Final = 4_000
 

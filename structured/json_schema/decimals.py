@@ -25,7 +25,7 @@ from fractions import Fraction
 from typing import Final
 
 from draftline.structured.json_schema.multiples import InexpressibleNumbersError, divisible
-from draftline.structured.json_schema.numbers import Bound, NumberSet, excluding_read, with_bounds
+from draftline.structured.json_schema.shapes.numbers import Bound, NumberSet, excluding_read, with_bounds
 from draftline.structured.regular import charset, dfa
 from draftline.structured.regular.digit_ranges import (
     DIGIT,

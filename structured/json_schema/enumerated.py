@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.json_schema.shapes import ANY, ArrayShape, Demands, Shapes
-from draftline.structured.json_schema.strings import StringSet
+from draftline.structured.json_schema.shapes.arrays import ArrayShape
+from draftline.structured.json_schema.shapes.demands import ANY, Demands
+from draftline.structured.json_schema.shapes.numbers import NumberSet
+from draftline.structured.json_schema.shapes.strings import StringSet
+from draftline.structured.json_schema.shapes.union import Shapes
 
 MAX_VALUES: Final = 60
 

@@ -11,7 +11,7 @@ import functools
 from typing import Final
 
 from draftline.structured.json_schema.document import Dialect
-from draftline.structured.json_schema.strings import StringSet
+from draftline.structured.json_schema.shapes.strings import StringSet
 from draftline.structured.regular import ecma
 from draftline.structured.regular.expression import without_anchors
 

@@ -18,21 +18,18 @@ from draftline.structured.json_schema.limits import SchemaLimits
 from draftline.structured.json_schema.member_bits import BITS
 from draftline.structured.json_schema.multiples import InexpressibleNumbersError, native_schemas
 from draftline.structured.json_schema.normalise import Normaliser
-from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.json_schema.shapes import (
+from draftline.structured.json_schema.shapes.arrays import ArrayShape, settle_array
+from draftline.structured.json_schema.shapes.demands import NEVER, Demands
+from draftline.structured.json_schema.shapes.limits import MAX_CASES
+from draftline.structured.json_schema.shapes.numbers import NumberSet
+from draftline.structured.json_schema.shapes.objects import (
     ANY_OBJECT,
-    MAX_CASES,
-    NEVER,
-    ArrayShape,
-    Demands,
     Members,
     ObjectShape,
-    Shapes,
     object_within,
-    settle_array,
     settle_object,
-    widest,
 )
+from draftline.structured.json_schema.shapes.union import Shapes, widest
 from draftline.structured.json_schema.variety import Variety
 from draftline.structured.regular.syntax import NEVER as NO_TEXT
 

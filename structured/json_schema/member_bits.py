@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from draftline.structured.json_schema.shapes import NEVER, ObjectShape
+from draftline.structured.json_schema.shapes.demands import NEVER
+from draftline.structured.json_schema.shapes.objects import ObjectShape
 
 BITS: Final = 64
 

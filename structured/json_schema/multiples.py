@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from draftline.structured.json_schema.numbers import NumberSet, excluding_read, meet
+from draftline.structured.json_schema.shapes.numbers import NumberSet, excluding_read, meet
 from draftline.structured.regular import dfa
 from draftline.structured.regular.digit_ranges import decimal_text
 

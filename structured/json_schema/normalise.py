@@ -23,29 +23,13 @@ from draftline.structured.json_schema.keywords.scalars import scalar_clauses
 from draftline.structured.json_schema.keywords.unevaluated import unevaluated_clauses
 from draftline.structured.json_schema.keywords.values import value_clauses
 from draftline.structured.json_schema.limits import SchemaLimits
-from draftline.structured.json_schema.numbers import read_number
-from draftline.structured.json_schema.shapes import (
-    ANY,
-    EVERYTHING,
-    NEVER,
-    NOTHING,
-    ArrayShape,
-    Contains,
-    Demand,
-    Demands,
-    ObjectShape,
-    Shapes,
-    TooManyShapesError,
-    array_within,
-    both,
-    intersect,
-    object_within,
-    settle_array,
-    settle_object,
-    unite,
-    widest,
-)
-from draftline.structured.json_schema.strings import StringSet
+from draftline.structured.json_schema.shapes.arrays import ArrayShape, Contains, array_within, settle_array
+from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demand, Demands, both
+from draftline.structured.json_schema.shapes.limits import TooManyShapesError
+from draftline.structured.json_schema.shapes.numbers import read_number
+from draftline.structured.json_schema.shapes.objects import ObjectShape, object_within, settle_object
+from draftline.structured.json_schema.shapes.strings import StringSet
+from draftline.structured.json_schema.shapes.union import EVERYTHING, NOTHING, Shapes, intersect, unite, widest
 from draftline.structured.language import IntegerSpelling
 from draftline.structured.regular.dfa import TooComplexError
 

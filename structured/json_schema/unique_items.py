@@ -13,8 +13,11 @@ from draftline.structured.json_schema.counting import all_kinds
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.graph import Graph, where
 from draftline.structured.json_schema.normalise import Normaliser
-from draftline.structured.json_schema.shapes import NEVER, NOTHING, ArrayShape, Demands, Members, ObjectShape, Shapes
-from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet, meet, string_tree, subtract
+from draftline.structured.json_schema.shapes.arrays import ArrayShape
+from draftline.structured.json_schema.shapes.demands import NEVER, Demands
+from draftline.structured.json_schema.shapes.objects import Members, ObjectShape
+from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet, meet, string_tree, subtract
+from draftline.structured.json_schema.shapes.union import NOTHING, Shapes
 from draftline.structured.json_schema.variety import ENDLESS, Variety, never_runs_out
 from draftline.structured.regular import dfa
 from draftline.structured.unique.paths import NOWHERE, TEXT, VARIED, PathState, UniquePaths

@@ -7,9 +7,12 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.json_schema.shapes import ArrayShape, Demands, ObjectShape, Shapes
-from draftline.structured.json_schema.strings import StringSet, parts_of, string_tree
+from draftline.structured.json_schema.shapes.arrays import ArrayShape
+from draftline.structured.json_schema.shapes.demands import Demands
+from draftline.structured.json_schema.shapes.numbers import NumberSet
+from draftline.structured.json_schema.shapes.objects import ObjectShape
+from draftline.structured.json_schema.shapes.strings import StringSet, parts_of, string_tree
+from draftline.structured.json_schema.shapes.union import Shapes
 from draftline.structured.regular import dfa
 
 ENDLESS: Final = 10**9

@@ -20,15 +20,12 @@ from draftline.structured.json_schema.forms.whitespace import separators
 from draftline.structured.json_schema.graph import Graph
 from draftline.structured.json_schema.member_bits import BITS, Layout, both_of, when
 from draftline.structured.json_schema.multiples import InexpressibleNumbersError, native_schemas
-from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.json_schema.shapes import (
-    NEVER,
-    ArrayShape,
-    Demands,
-    ObjectShape,
-    Shapes,
-)
-from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet, meet
+from draftline.structured.json_schema.shapes.arrays import ArrayShape
+from draftline.structured.json_schema.shapes.demands import NEVER, Demands
+from draftline.structured.json_schema.shapes.numbers import NumberSet
+from draftline.structured.json_schema.shapes.objects import ObjectShape
+from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet, meet
+from draftline.structured.json_schema.shapes.union import Shapes
 from draftline.structured.language import PropertyOrder, Whitespace
 from draftline.structured.regular.syntax import (
     ANY_CHAR,

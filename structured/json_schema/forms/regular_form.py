@@ -16,9 +16,12 @@ from draftline.structured.json_schema.forms.text import string_text
 from draftline.structured.json_schema.forms.whitespace import Separators, separators
 from draftline.structured.json_schema.graph import Graph
 from draftline.structured.json_schema.multiples import InexpressibleNumbersError
-from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.json_schema.shapes import NEVER, ArrayShape, Demands, ObjectShape, Shapes
-from draftline.structured.json_schema.strings import StringSet, meet, string_tree
+from draftline.structured.json_schema.shapes.arrays import ArrayShape
+from draftline.structured.json_schema.shapes.demands import NEVER, Demands
+from draftline.structured.json_schema.shapes.numbers import NumberSet
+from draftline.structured.json_schema.shapes.objects import ObjectShape
+from draftline.structured.json_schema.shapes.strings import StringSet, meet, string_tree
+from draftline.structured.json_schema.shapes.union import Shapes
 from draftline.structured.language import PropertyOrder, Whitespace
 from draftline.structured.regular.dfa import TooComplexError
 from draftline.structured.regular.syntax import (

@@ -12,13 +12,8 @@ from draftline.structured.json_schema.keywords.clause import (
     invalid,
     unsupported,
 )
-from draftline.structured.json_schema.shapes import (
-    ANY,
-    Demands,
-    Shapes,
-    both,
-    unite,
-)
+from draftline.structured.json_schema.shapes.demands import ANY, Demands, both
+from draftline.structured.json_schema.shapes.union import Shapes, unite
 
 
 def reference_clauses(expander: Expander, location: Location) -> Iterator[Clause]:

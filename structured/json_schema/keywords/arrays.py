@@ -13,15 +13,9 @@ from draftline.structured.json_schema.keywords.clause import (
     min_count,
     not_of,
 )
-from draftline.structured.json_schema.shapes import (
-    ANY,
-    NEVER,
-    ArrayShape,
-    Contains,
-    Demands,
-    Shapes,
-    unite,
-)
+from draftline.structured.json_schema.shapes.arrays import ArrayShape, Contains
+from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demands
+from draftline.structured.json_schema.shapes.union import Shapes, unite
 
 
 def array_clauses(expander: Expander, location: Location) -> Iterator[Clause]:

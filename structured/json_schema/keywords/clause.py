@@ -10,20 +10,11 @@ from typing import Final, Protocol
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.document import Document, Json, Location
-from draftline.structured.json_schema.shapes import (
-    ANY_ARRAY,
-    ANY_NUMBER,
-    ANY_OBJECT,
-    EVERYTHING,
-    NEVER,
-    ArrayShape,
-    Demands,
-    ObjectShape,
-    Shapes,
-    settle_array,
-    unite,
-)
-from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
+from draftline.structured.json_schema.shapes.arrays import ANY_ARRAY, ArrayShape, settle_array
+from draftline.structured.json_schema.shapes.demands import NEVER, Demands
+from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, ObjectShape
+from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet
+from draftline.structured.json_schema.shapes.union import ANY_NUMBER, EVERYTHING, Shapes, unite
 from draftline.structured.language import IntegerSpelling
 from draftline.structured.regular import ecma
 from draftline.structured.regular.dfa import TooComplexError

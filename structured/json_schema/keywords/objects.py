@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from draftline.structured.json_schema import strings
 from draftline.structured.json_schema.closing import OPEN
 from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.keywords.clause import (
@@ -17,21 +16,12 @@ from draftline.structured.json_schema.keywords.clause import (
     not_of,
     pattern_set,
 )
-from draftline.structured.json_schema.shapes import (
-    ANY,
-    ANY_OBJECT,
-    NEVER,
-    Demands,
-    Members,
-    ObjectShape,
-    Shapes,
-    TooManyShapesError,
-    both,
-    intersect,
-    settle_object,
-    unite,
-)
-from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
+from draftline.structured.json_schema.shapes import strings
+from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demands, both
+from draftline.structured.json_schema.shapes.limits import TooManyShapesError
+from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, Members, ObjectShape, settle_object
+from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet
+from draftline.structured.json_schema.shapes.union import Shapes, intersect, unite
 
 _OBJECT_KEYWORDS: Final = (
     "properties",

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
 
-from draftline.structured.json_schema import numbers, strings
 from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.formats import CONTENTS, UNENFORCEABLE
 from draftline.structured.json_schema.keywords.clause import (
@@ -20,13 +19,10 @@ from draftline.structured.json_schema.keywords.clause import (
     pattern_set,
     unsupported,
 )
-from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.json_schema.shapes import (
-    ANY_NUMBER,
-    Shapes,
-    unite,
-)
-from draftline.structured.json_schema.strings import StringSet
+from draftline.structured.json_schema.shapes import numbers, strings
+from draftline.structured.json_schema.shapes.numbers import NumberSet
+from draftline.structured.json_schema.shapes.strings import StringSet
+from draftline.structured.json_schema.shapes.union import ANY_NUMBER, Shapes, unite
 
 _NUMBER_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _STRING_KEYWORDS: Final = ("minLength", "maxLength")

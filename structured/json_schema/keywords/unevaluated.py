@@ -21,22 +21,11 @@ from draftline.structured.json_schema.keywords.clause import (
     unsupported,
 )
 from draftline.structured.json_schema.keywords.objects import members_by_name, other_names
-from draftline.structured.json_schema.shapes import (
-    ANY,
-    ANY_OBJECT,
-    NEVER,
-    ArrayShape,
-    Contains,
-    Demands,
-    Members,
-    ObjectShape,
-    Shapes,
-    both,
-    intersect,
-    settle_object,
-    unite,
-)
-from draftline.structured.json_schema.strings import StringSet
+from draftline.structured.json_schema.shapes.arrays import ArrayShape, Contains
+from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demands, both
+from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, Members, ObjectShape, settle_object
+from draftline.structured.json_schema.shapes.strings import StringSet
+from draftline.structured.json_schema.shapes.union import Shapes, intersect, unite
 
 _MAX_CASES: Final = 64
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
-from draftline.structured.json_schema import numbers, strings
 from draftline.structured.json_schema.document import Dialect, Json, Location
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
@@ -14,24 +13,13 @@ from draftline.structured.json_schema.keywords.clause import (
     is_number,
     not_of,
 )
-from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.json_schema.shapes import (
-    ANY,
-    ANY_ARRAY,
-    ANY_NUMBER,
-    ANY_OBJECT,
-    NEVER,
-    ArrayShape,
-    Demand,
-    Demands,
-    Members,
-    ObjectShape,
-    Shapes,
-    intersect,
-    settle_object,
-    unite,
-)
-from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
+from draftline.structured.json_schema.shapes import numbers, strings
+from draftline.structured.json_schema.shapes.arrays import ANY_ARRAY, ArrayShape
+from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demand, Demands
+from draftline.structured.json_schema.shapes.numbers import NumberSet
+from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, Members, ObjectShape, settle_object
+from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet
+from draftline.structured.json_schema.shapes.union import ANY_NUMBER, Shapes, intersect, unite
 from draftline.structured.language import IntegerSpelling
 
 

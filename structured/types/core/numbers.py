@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic_core import SchemaValidator, ValidationError
 
-from draftline.structured.json_schema.numbers import NumberSet
+from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader, text, text_or_refusal
 from draftline.structured.types.texts.decimals import decimal_text, exact, integer_text
 from draftline.structured.types.texts.trees import tree

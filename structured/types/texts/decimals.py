@@ -9,7 +9,7 @@ from typing import Final
 
 from draftline.structured.json_schema.decimals import plain_text
 from draftline.structured.json_schema.multiples import divisible
-from draftline.structured.json_schema.numbers import NumberSet
+from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.regular import dfa
 from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import Node, alt, optional, seq

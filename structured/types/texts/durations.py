@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 from draftline.structured.json_schema.decimals import plain_text
-from draftline.structured.json_schema.numbers import NumberSet
+from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.regular.syntax import NEVER, Node, alt, literal, seq
 from draftline.structured.types.texts.trees import both, tree
 

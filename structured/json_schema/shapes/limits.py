@@ -1,0 +1,15 @@
+"""Bounds on the cases of a normalised form. Each case is one shape of a type."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_SHAPES: Final = 2_048
+"""The most cases of one type while schemas are intersected. Most of them are impossible, or contained in others."""
+
+MAX_CASES: Final = 256
+"""The most cases of one type in a language: a parser follows all of them side by side."""
+
+
+class TooManyShapesError(ValueError):
+    """An intersection or a union has more cases than the budget allows."""

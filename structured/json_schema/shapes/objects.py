@@ -1,0 +1,163 @@
+"""``ObjectShape``: objects by their members, with intersection, canonical form and containment.
+
+An intersection may have several cases: a member that a condition asks for can be any of the properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demands, both
+from draftline.structured.json_schema.shapes.limits import MAX_SHAPES, TooManyShapesError
+from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet
+from draftline.structured.json_schema.shapes.strings import meet as meet_strings
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The members whose name is in a set, and the demands on their values."""
+
+    names: StringSet
+    value: Demands
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectShape:
+    """Objects.
+
+    Attributes:
+        named: properties by name, in the schema's order. A property whose value is NEVER must be absent.
+        required: the names of required properties.
+        others: all other members. The name sets are disjoint; a name in none of them is illegal.
+        some: conditions, each met by at least one member whose name is *not* in ``named``.
+        min_members: the minimum number of members.
+        max_members: the maximum number of members, or None.
+    """
+
+    named: tuple[tuple[str, Demands], ...] = ()
+    required: frozenset[str] = frozenset()
+    others: tuple[Members, ...] = (Members(ALL_STRINGS, ANY),)
+    some: tuple[Members, ...] = ()
+    min_members: int = 0
+    max_members: int | None = None
+
+    def value_of(self, name: str) -> Demands:
+        """The demands on a member of this name; NEVER if it must be absent."""
+        for known, value in self.named:
+            if known == name:
+                return value
+        for members in self.others:
+            if members.names.contains(name):
+                return members.value
+        return NEVER
+
+
+ANY_OBJECT: Final = ObjectShape()
+
+
+def meet_objects(one: ObjectShape, other: ObjectShape) -> Iterator[ObjectShape]:
+    """The intersection."""
+    names = dict.fromkeys([name for name, _ in one.named] + [name for name, _ in other.named])
+    named = {name: both(one.value_of(name), other.value_of(name)) for name in names}
+    others: list[Members] = []
+    for mine in one.others:
+        for yours in other.others:
+            value = both(mine.value, yours.value)
+            joint = meet_strings(mine.names, yours.names)
+            if value == NEVER or joint.is_empty():
+                continue
+            if joint.only is not None:
+                for name in sorted(joint.only):
+                    named.setdefault(name, value)
+            else:
+                others.append(Members(joint, value))
+    if len(others) > MAX_SHAPES:
+        raise TooManyShapesError(f"more than {MAX_SHAPES} classes of member names")
+    bounds = [bound for bound in (one.max_members, other.max_members) if bound is not None]
+    joined = ObjectShape(
+        tuple(named.items()),
+        one.required | other.required,
+        tuple(others),
+        (),
+        max(one.min_members, other.min_members),
+        min(bounds) if bounds else None,
+    )
+    # A name that only one of the two shapes names is an unnamed member of the other.
+    yield from settle_object(joined, one.some + other.some)
+
+
+def settle_object(shape: ObjectShape, some: tuple[Members, ...]) -> Iterator[ObjectShape]:
+    """The objects of ``shape``, which has no ``some`` yet, with a member, named or not, for each condition in ``some``."""
+    named = dict(shape.named)
+    for name in sorted(shape.required):
+        if name not in named:
+            named[name] = shape.value_of(name)
+    if any(named[name] == NEVER for name in shape.required):
+        return
+    minimum = max(shape.min_members, len(shape.required))
+    possible = None if shape.others else sum(value != NEVER for value in named.values())
+    maximum = shape.max_members
+    if possible is not None and maximum is not None and maximum >= possible:
+        maximum = None
+    if (maximum is not None and minimum > maximum) or (possible is not None and minimum > possible):
+        return
+    required = shape.required
+    if possible is not None and minimum == possible:
+        required = frozenset(name for name, value in named.items() if value != NEVER)
+    if minimum <= len(required):
+        minimum = 0
+    if maximum == len(required):
+        named = {name: value if name in required else NEVER for name, value in named.items()}
+        shape, maximum = replace(shape, others=()), None
+    cases = [replace(shape, named=tuple(named.items()), required=required, min_members=minimum, max_members=maximum)]
+    for wanted in some:
+        cases = [case for before in cases for case in _with_some(before, wanted)]
+        if len(cases) > MAX_SHAPES:
+            raise TooManyShapesError(f"more than {MAX_SHAPES} cases")
+    yield from cases
+
+
+def _with_some(shape: ObjectShape, wanted: Members) -> Iterator[ObjectShape]:
+    inside = [name for name, value in shape.named if value != NEVER and wanted.names.contains(name)]
+    if wanted.value == ANY and any(name in shape.required for name in inside):
+        yield shape
+        return
+    for name in inside:
+        value = both(dict(shape.named)[name], wanted.value)
+        if value != NEVER:
+            named = tuple((known, value if known == name else old) for known, old in shape.named)
+            yield replace(shape, named=named, required=shape.required | {name})
+    for index, condition in enumerate(shape.some):
+        # The member that meets one condition may meet another too.
+        meeting = Members(meet_strings(condition.names, wanted.names), both(condition.value, wanted.value))
+        if meeting == condition:
+            yield shape
+            return
+        if meeting.value != NEVER and not meeting.names.is_empty():
+            yield replace(shape, some=(*shape.some[:index], meeting, *shape.some[index + 1 :]))
+    for members in shape.others:
+        joint = meet_strings(members.names, wanted.names)
+        value = both(members.value, wanted.value)
+        if value != NEVER and not joint.is_empty():
+            taken = [name for name, _ in shape.named]
+            free = meet_strings(joint, StringSet(without=frozenset(taken)))
+            if not free.is_empty():
+                yield replace(shape, some=(*shape.some, Members(free, value)))
+
+
+def object_within(one: ObjectShape, other: ObjectShape) -> bool:
+    """Whether every object of ``one`` is obviously in ``other``."""
+    if other.some or not other.required <= one.required or one.others != other.others:
+        return False
+    if other.min_members > max(one.min_members, len(one.required)):
+        return False
+    if other.max_members is not None and (one.max_members is None or one.max_members > other.max_members):
+        return False
+    mine, theirs = dict(one.named), dict(other.named)
+    return all(
+        (value := one.value_of(name) if name not in mine else mine[name]) == NEVER
+        or (theirs[name] if name in theirs else other.value_of(name)) <= value
+        for name in mine.keys() | theirs.keys()
+    )
