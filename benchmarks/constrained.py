@@ -37,11 +37,12 @@ from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.bench.documents import PERSON, documents
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.build import build_core
+from draftline.engine.chat.messages import Chat
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.outputs import Finished, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.schema import Schema

@@ -39,13 +39,14 @@ from draftline.engine.bench.batches import Workload
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import SMOLLM2_135M
 from draftline.engine.bench.provenance import Conditions
-from draftline.engine.calls import Tool
+from draftline.engine.chat.calls import Tool
+from draftline.engine.chat.messages import Chat
 from draftline.engine.core import Core
 from draftline.engine.drafting.cache import CachedDrafting, CacheNeeds, tokens_with_states
 from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, ForcedTextDrafting
 from draftline.engine.outputs import Delta, Update
 from draftline.engine.params import SamplingParams
-from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest
+from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.request.sequence import Row

@@ -170,6 +170,26 @@ def no_unicode(text: str) -> str | None:
     return None
 
 
+def check_unicode(field: str, text: str) -> None:
+    """Reject surrogate code points, which no Unicode text has: neither tokenizers nor messages can take them.
+
+    Raises:
+        InvalidRequestError: the text has one.
+    """
+    if (problem := no_unicode(text)) is not None:
+        raise InvalidRequestError(FieldViolation(field, problem))
+
+
+def kind_of(value: object) -> str:
+    """A value's type in an error: ``None``, or its name with an article."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    if name == "bytes":
+        return name
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def unreadable(error: OSError | UnicodeDecodeError) -> str:
     """Why a file cannot be read as text, without its path."""
     if isinstance(error, UnicodeDecodeError):

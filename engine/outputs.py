@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic
 
 from pydantic import ValidationError
 
-from draftline.engine.calls import ToolCall, ToolCallDelta
+from draftline.engine.chat.calls import ToolCall, ToolCallDelta
 from draftline.engine.errors import FieldViolation, IncompleteOutputError, InvalidOutputError
 from draftline.engine.params import Constraint, T
 from draftline.engine.stats import NO_TIME, StepTimes, Utilization

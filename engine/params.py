@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_vali
 from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar, override
 
-from draftline.engine.calls import Tool, ToolChoice
+from draftline.engine.chat.calls import Tool, ToolChoice
 from draftline.engine.errors import no_unicode
 from draftline.engine.options import FieldsError, Options
 from draftline.engine.vllm_names import SAMPLING_FOREIGN

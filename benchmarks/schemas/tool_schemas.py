@@ -28,9 +28,10 @@ from typing import Any, cast
 import torch
 
 from draftline.engine.bench.provenance import Conditions
-from draftline.engine.calls import Tool
+from draftline.engine.chat.calls import Tool
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import InvalidRequestError
-from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest
+from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.tools.formats import FORMATS
 from draftline.engine.tools.plan import plan_chat

@@ -8,11 +8,11 @@ from statistics import median
 from typing import Any
 
 from draftline.engine.bench.noise import paired_ratio
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import DraftlineError
 from draftline.engine.llm import LLM
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import Constraint, SamplingParams
-from draftline.engine.protocol import Chat
 
 Clock = Callable[[], float]
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.cli.backend import Backend, RefusedError, backend
 from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.errors import print_error, standard_input
@@ -22,7 +23,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.outputs import Finished
 from draftline.engine.params import SamplingParams, Speculation
-from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.validation import violations
 from draftline.models.checkpoints.generation_config import recommended_sampling
 from draftline.models.checkpoints.resolve import ModelSource

@@ -23,6 +23,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from rich.console import Console
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.cli.generate import summary
 from draftline.engine.cli.serve import LISTENING
 from draftline.engine.cli.views.demo import LineView, PanelView, View
@@ -31,7 +32,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DraftlineError
 from draftline.engine.outputs import Finished
 from draftline.engine.params import SamplingParams
-from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.schema import Schema
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub

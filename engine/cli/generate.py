@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.cli.backend import backend
 from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.errors import standard_input
@@ -18,7 +19,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.outputs import Delta, Finished, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.prompt_input import as_prompt
 
 

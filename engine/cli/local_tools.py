@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from draftline.engine.calls import NAME, Tool, ToolCall
+from draftline.engine.chat.calls import NAME, Tool, ToolCall
 from draftline.engine.outputs import Delta, Finished, Update
 
 TIMEOUT_S = 60.0

@@ -32,12 +32,13 @@ from draftline.engine.errors import (
     DraftlineError,
     FieldViolation,
     InvalidRequestError,
+    kind_of,
 )
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
 from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
-from draftline.engine.protocol import GenerateRequest, kind_of
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.keywords import (
     ConstraintInput,
     as_request,

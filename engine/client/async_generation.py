@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Generic
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.client.convert import with_stop
 from draftline.engine.client.pace import Pace
 from draftline.engine.client.retry import RetryPolicy
@@ -21,7 +22,7 @@ from draftline.engine.client.session import ClientSession
 from draftline.engine.errors import CallFailedError, DeadlineExceededError, EngineStoppedError, InvalidRequestError
 from draftline.engine.outputs import Failed, RequestOutput, Update
 from draftline.engine.params import T
-from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.streaming.accumulator import Accumulator
 
 _CANCELLED = "cancelled"

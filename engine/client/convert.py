@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from draftline.engine.calls import ToolCall, ToolCallDelta, ToolChoice
+from draftline.engine.chat.calls import ToolCall, ToolCallDelta, ToolChoice
+from draftline.engine.chat.messages import NO_DETAILS, Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import (
     BrokenOff,
@@ -22,7 +23,7 @@ from draftline.engine.outputs import (
     Usage,
 )
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import NO_DETAILS, Chat, GenerateRequest
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.stats import StepTimes
 from draftline.v1 import engine_pb2 as pb
 

@@ -11,12 +11,14 @@ from draftline.engine.errors import (
     IncompleteOutputError,
     InvalidRequestError,
     OutputError,
+    check_unicode,
+    kind_of,
 )
 from draftline.engine.extraction.prompt import ExtractionPrompt, Turn
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import T
-from draftline.engine.protocol import GenerateRequest, check_unicode, kind_of
+from draftline.engine.protocol import GenerateRequest
 
 _SHOWN = 500
 """Characters that the next attempt sees of an answer without an end, or of an error."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from draftline.engine.protocol import Chat, Prompt
+from draftline.engine.chat.messages import Chat
+from draftline.engine.protocol import Prompt
 
 
 @dataclass(frozen=True, slots=True)

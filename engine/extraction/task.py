@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, cast
 
-from draftline.engine.errors import DraftlineError, FieldViolation, InvalidRequestError
+from draftline.engine.errors import DraftlineError, FieldViolation, InvalidRequestError, check_unicode, kind_of
 from draftline.engine.extraction.attempts import Attempts
 from draftline.engine.extraction.progress import ProgressBar
 from draftline.engine.extraction.prompt import ExtractionPrompt
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import Constraint, RequestOptions, SamplingParams, T
-from draftline.engine.protocol import GenerateRequest, check_unicode, kind_of
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.keywords import ConstraintInput, as_constraint, as_request
 from draftline.engine.request.prompt_input import per_prompt
 

@@ -10,8 +10,9 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import InvalidRequestError
-from draftline.engine.protocol import Chat, EngineInfo
+from draftline.engine.protocol import EngineInfo
 from draftline.engine.request.tokenization import tokenize
 from draftline.structured.worker_processes import serve
 

@@ -8,10 +8,10 @@ from typing import Any, NewType, get_origin
 
 from typing_extensions import TypeAliasType
 
-from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.errors import FieldViolation, InvalidRequestError, kind_of
 from draftline.engine.options import suggestion
 from draftline.engine.params import Constraint, RequestOptions, SamplingParams, Speculation, T
-from draftline.engine.protocol import GenerateRequest, Prompt, kind_of
+from draftline.engine.protocol import GenerateRequest, Prompt
 from draftline.engine.request.prompt_input import Located, per_prompt
 from draftline.engine.schema import Schema
 

@@ -9,9 +9,10 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import SupportsIndex, TypeGuard, TypeVar
 
-from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.chat.messages import Chat, Message
+from draftline.engine.errors import FieldViolation, InvalidRequestError, check_unicode, kind_of
 from draftline.engine.params import UINT32_MAX, ChatOptions, RequestOptions
-from draftline.engine.protocol import Chat, Message, Prompt, check_unicode, kind_of
+from draftline.engine.protocol import Prompt
 from draftline.engine.request.token_ids import least_and_most
 
 PromptInput = str | Sequence[int] | Mapping[str, object] | Chat

@@ -11,9 +11,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import CONTEXT_LENGTH_EXCEEDED, FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Sink
+from draftline.engine.protocol import EngineInfo, GenerateRequest, Sink
 from draftline.engine.request.constraints import OutputConstraint, constraint_errors, structured_constraint
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.limits import DEFAULT_MAX_TOKENS

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.protocol import Chat, EngineInfo
+from draftline.engine.protocol import EngineInfo
 from draftline.engine.tools.prompt import rendered_chat
 from draftline.models.tokenization.rendering import RoleError, VariableError
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import InvalidRequestError
-from draftline.engine.protocol import Chat, EngineClient, GenerateRequest, Sink, Submitted
+from draftline.engine.protocol import EngineClient, GenerateRequest, Sink, Submitted
 from draftline.engine.request.constraints import compile_constraint
 from draftline.engine.request.tokenization import prompt_end
 from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool, prompt_size

@@ -11,8 +11,9 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import QueueFullError
-from draftline.engine.protocol import Chat, EngineInfo, Prompt
+from draftline.engine.protocol import EngineInfo, Prompt
 from draftline.engine.request.tokenization import tokenize
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.structured.compile_queue import CompileJob, CompileQueue

@@ -11,7 +11,7 @@ import string
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from draftline.engine.calls import ToolCall, ToolCallDelta
+from draftline.engine.chat.calls import ToolCall, ToolCallDelta
 from draftline.engine.tools.plan import Reading
 from draftline.engine.tools.python_call import json_arguments
 from draftline.structured.tags.form import REASONING, Free, form_language, with_reasoning

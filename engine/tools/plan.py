@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from draftline.engine.calls import Tool
+from draftline.engine.chat.calls import Tool
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, Reasoning
-from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest
+from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.tools.formats import FORMATS
 from draftline.engine.tools.python_call import PLACE, NoArgumentsError, python_arguments
 from draftline.engine.tools.tool_format import ToolFormat

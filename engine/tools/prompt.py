@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from draftline.engine.calls import Tool, ToolCall
+from draftline.engine.chat.calls import Tool, ToolCall
+from draftline.engine.chat.messages import NO_DETAILS, Chat, MessageDetails
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.protocol import NO_DETAILS, Chat, EngineInfo, MessageDetails
+from draftline.engine.protocol import EngineInfo
 from draftline.engine.tools.formats import FORMATS
 from draftline.engine.tools.tool_format import ToolFormat
 from draftline.models.tokenization.rendering import Rendering

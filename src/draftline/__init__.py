@@ -12,7 +12,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 if TYPE_CHECKING:
     from draftline.engine.async_engine import AsyncEngine
-    from draftline.engine.calls import Tool, ToolCall, ToolChoice
+    from draftline.engine.chat.calls import Tool, ToolCall, ToolChoice
+    from draftline.engine.chat.messages import Chat
     from draftline.engine.client.async_client import AsyncClient, Tls
     from draftline.engine.client.retry import RetryPolicy
     from draftline.engine.client.sync_client import Client
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from draftline.engine.llm import LLM
     from draftline.engine.outputs import CompletionOutput, ConstraintReport, RequestOutput
     from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
-    from draftline.engine.protocol import Chat
     from draftline.engine.schema import Schema
     from draftline.models.errors import ModelLoadError
     from draftline.models.tokenization.rendering import Rendering
@@ -93,7 +93,7 @@ _MODULES = {
     "AsyncClient": "engine.client.async_client",
     "AsyncEngine": "engine.async_engine",
     "CallFailedError": "engine.errors",
-    "Chat": "engine.protocol",
+    "Chat": "engine.chat.messages",
     "Rendering": "models.tokenization.rendering",
     "Client": "engine.client.sync_client",
     "CompletionOutput": "engine.outputs",
@@ -123,9 +123,9 @@ _MODULES = {
     "StalledReaderError": "engine.errors",
     "StepFailedError": "engine.errors",
     "Tls": "engine.client.async_client",
-    "Tool": "engine.calls",
-    "ToolCall": "engine.calls",
-    "ToolChoice": "engine.calls",
+    "Tool": "engine.chat.calls",
+    "ToolCall": "engine.chat.calls",
+    "ToolChoice": "engine.chat.calls",
     "UnauthenticatedError": "engine.errors",
 }
 

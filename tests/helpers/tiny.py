@@ -11,12 +11,13 @@ import torch
 from fake_engine import ByteTokenizer
 from random_checkpoint import RandomCheckpoint, llama
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.core import Core
 from draftline.engine.drafting.cache import CachedDrafting, CacheNeeds, known_tokens, tokens_with_states
 from draftline.engine.drafting.policy import DraftPolicy, FixedDrafting, ForcedTextDrafting
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest
+from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import ExecutorParts, Executors

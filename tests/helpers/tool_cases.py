@@ -13,11 +13,11 @@ import jsonschema_rs
 import torch
 from tiny import CONFIG, Client, CommonCompiler, tiny_core
 
-from draftline.engine.calls import Tool, ToolCallDelta, ToolChoice
+from draftline.engine.chat.calls import Tool, ToolCallDelta, ToolChoice
+from draftline.engine.chat.messages import Chat
 from draftline.engine.core import Core
 from draftline.engine.outputs import CompletionOutput, Delta, FinishReason
 from draftline.engine.params import Constraint, SamplingParams
-from draftline.engine.protocol import Chat
 from draftline.engine.tools.formats import FORMATS, REASONING_MARKS
 from draftline.kernels.batch import Batch, KVCache
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink

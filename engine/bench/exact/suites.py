@@ -9,8 +9,9 @@ from pathlib import Path
 
 from draftline.engine.bench.documents import PERSON
 from draftline.engine.bench.speculation.prompts import extraction, read_spec_bench
+from draftline.engine.chat.messages import Chat
 from draftline.engine.params import Constraint, SamplingParams
-from draftline.engine.protocol import Chat, GenerateRequest, Prompt
+from draftline.engine.protocol import GenerateRequest, Prompt
 
 _SEED = 0
 _OWN_QUESTIONS = 64

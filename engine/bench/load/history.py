@@ -8,7 +8,8 @@ from typing import Literal, Protocol
 from typing_extensions import override
 
 from draftline.engine.bench.load.workloads import Turn
-from draftline.engine.protocol import Chat, Prompt
+from draftline.engine.chat.messages import Chat
+from draftline.engine.protocol import Prompt
 
 Form = Literal["tokens", "text", "chat"]
 

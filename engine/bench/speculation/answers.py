@@ -7,8 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.outputs import Delta, Failed, Finished, Update
-from draftline.engine.protocol import Chat, EngineClient, GenerateRequest
+from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.request.tokenization import tokenize
 from draftline.engine.stats import DrafterStats, EngineStats
 

@@ -7,9 +7,10 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import unreadable
 from draftline.engine.params import SamplingParams
-from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.protocol import GenerateRequest
 from draftline.spec.train_draft.prompts import Prompts
 
 _SEED = 0

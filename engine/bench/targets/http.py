@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.targets.target import Question, RequestError, Target, TargetInfo
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import CallFailedError, UsageError
-from draftline.engine.protocol import Chat
 
 _VOCAB_SIZE = 30_000
 """Token ids below this exist in all common vocabularies. Servers of OpenAI's API do not tell the size of theirs."""

@@ -11,13 +11,14 @@ from tqdm import tqdm
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.questions import read_questions
+from draftline.engine.chat.messages import Chat
 from draftline.engine.cli.bench.load import console
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.params import Constraint, SamplingParams
-from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.protocol import GenerateRequest
 
 
 def speculation(

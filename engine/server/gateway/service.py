@@ -22,9 +22,10 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineServicer
 from typing_extensions import override
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished
-from draftline.engine.protocol import Chat, Prompt
+from draftline.engine.protocol import Prompt
 from draftline.engine.server.gateway.convert import (
     StreamedResponse,
     WholeResponse,

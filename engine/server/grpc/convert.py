@@ -15,11 +15,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from draftline import __version__
-from draftline.engine.calls import Tool, ToolCall, ToolChoice, ToolMode
+from draftline.engine.chat.calls import Tool, ToolCall, ToolChoice, ToolMode
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import ConstraintReport, Delta, Finished, PositionLogprobs
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt
+from draftline.engine.protocol import EngineInfo, GenerateRequest, Prompt
 from draftline.engine.server.grpc.limits import check_generate
 from draftline.engine.validation import violations
 from draftline.models.tokenization.rendering import Rendering

@@ -6,9 +6,9 @@ import asyncio
 
 from typing_extensions import override
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import Delta, Finished
-from draftline.engine.protocol import Chat
 from draftline.engine.request.constraints import compile_ahead
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented

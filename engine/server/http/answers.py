@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from pydantic_core import to_json
 
-from draftline.engine.calls import ToolCallDelta
+from draftline.engine.chat.calls import ToolCallDelta
 from draftline.engine.outputs import (
     CompletionOutput,
     Finished,

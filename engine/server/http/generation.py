@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Failed, Finished, RequestOutput, Update
-from draftline.engine.protocol import Chat, EngineClient, GenerateRequest, Prompt
+from draftline.engine.protocol import EngineClient, GenerateRequest, Prompt
 from draftline.engine.request.request import context_violations
 from draftline.engine.request.tokenization import last_tokens
 from draftline.engine.server.http.call import HttpCall

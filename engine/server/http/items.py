@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from draftline.engine.calls import ToolCallDelta
+from draftline.engine.chat.calls import ToolCallDelta
 from draftline.engine.server.http.answers import new_id
 
 Events = Iterator[tuple[str, dict[str, Any]]]

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.protocol import Chat, EngineInfo
+from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.http.body import Body
 from draftline.engine.server.http.fields import INERT_IN_MESSAGE, INERT_IN_PART, Names
 from draftline.engine.server.http.tools import CallBody

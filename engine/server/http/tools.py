@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from draftline.engine.calls import Tool, ToolChoice, as_tool_choice, as_tools
+from draftline.engine.chat.calls import Tool, ToolChoice, as_tool_choice, as_tools
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.http.body import Body

@@ -23,7 +23,7 @@ from draftline.engine.bench.load.run import Sampling, run_load, warm_up
 from draftline.engine.bench.load.workloads import WORKLOADS, Conversation, Turn, Workload, find_workload, with_load
 from draftline.engine.bench.summary import Limits, hit_rate, percentiles, summarize
 from draftline.engine.bench.targets.target import Question, RequestError, Target, TargetInfo
-from draftline.engine.protocol import Chat
+from draftline.engine.chat.messages import Chat
 from draftline.engine.validation import violations
 
 ALL = [workload for sizes in WORKLOADS.values() for workload in sizes.values()]

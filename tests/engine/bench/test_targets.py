@@ -25,8 +25,8 @@ from draftline.engine.bench.tables import load_table
 from draftline.engine.bench.targets import grpc
 from draftline.engine.bench.targets.connect import Access, connect
 from draftline.engine.bench.targets.target import Question, RequestError, Target
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import CallFailedError, DraftlineError, UsageError
-from draftline.engine.protocol import Chat
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
 from draftline.engine.stats import DevicePeak, EngineStats, WorkCounts

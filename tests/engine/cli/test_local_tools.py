@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from draftline.engine.calls import ToolCall
+from draftline.engine.chat.calls import ToolCall
 from draftline.engine.cli.local_tools import print_answer, read_tools
 from draftline.engine.outputs import Delta, Finished, FinishReason, SpeculationStats, Timing, Update, Usage
 

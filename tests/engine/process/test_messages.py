@@ -9,10 +9,11 @@ import pytest
 from fake_engine import ByteTokenizer, fake_info
 from tiny import tiny_compiler
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.process.messages import Submit
-from draftline.engine.protocol import Chat, GenerateRequest, Prompt
+from draftline.engine.protocol import GenerateRequest, Prompt
 from draftline.engine.request.request import Request, RequestBuilder
 
 INFO = fake_info()

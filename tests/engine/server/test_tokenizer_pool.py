@@ -14,8 +14,8 @@ import pytest
 from fake_engine import fake_info
 from fake_tokenizer import ByteTokenizer
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import InvalidRequestError, QueueFullError
-from draftline.engine.protocol import Chat
 from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool, prompt_size
 from draftline.structured.compile_queue import CompileJob, CompileQueue
 

@@ -8,11 +8,12 @@ from typing import Any, get_args
 
 import pytest
 
-from draftline.engine.calls import Tool
+from draftline.engine.chat.calls import Tool
+from draftline.engine.chat.messages import Chat
 from draftline.engine.config import ToolFormatName
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.params import Constraint
-from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.tools.answer_reader import AnswerReader
 from draftline.engine.tools.formats import FORMATS, find_format, find_reasoning

@@ -14,8 +14,8 @@ from tiny import Client
 from tool_cases import FIRST_SPECIAL, NESTED, ToolCase, check_output, streamed_calls, tool_core
 
 from draftline import AsyncClient
+from draftline.engine.chat.messages import Chat
 from draftline.engine.params import SamplingParams
-from draftline.engine.protocol import Chat
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
 from draftline.engine.threaded_engine import ThreadedEngine

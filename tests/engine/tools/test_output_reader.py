@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from draftline.engine.calls import ToolCallDelta
+from draftline.engine.chat.calls import ToolCallDelta
 from draftline.engine.errors import StepFailedError
 from draftline.engine.outputs import (
     Delta,

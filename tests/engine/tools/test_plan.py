@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from walk import Walker
 
-from draftline.engine.calls import Tool, ToolChoice
+from draftline.engine.chat.calls import Tool, ToolChoice
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint
-from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.tools.formats import FORMATS
 from draftline.engine.tools.plan import ChatPlan, plan_chat

@@ -9,9 +9,9 @@ import pytest
 from fake_engine import fake_info
 from fake_tokenizer import ByteTokenizer
 
-from draftline.engine.calls import Tool
+from draftline.engine.chat.calls import Tool
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import InvalidRequestError
-from draftline.engine.protocol import Chat
 from draftline.engine.request.tokenization import tokenize
 from draftline.engine.tools.prompt import rendered_chat
 from draftline.models.tokenization.rendering import Rendering, VariableError

@@ -7,9 +7,10 @@ from typing import Any
 
 from pydantic import Field
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import CompletionOutput, Delta, Finished, RequestOutput
-from draftline.engine.protocol import Chat, EngineClient, GenerateRequest
+from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.http.answers import Head, TokenTexts, UsageCount, finish, prompt_logprobs, usage_of
 from draftline.engine.server.http.body import ResponseFormat, Streamed, check_stream
 from draftline.engine.server.http.fields import Names

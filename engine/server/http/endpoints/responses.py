@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from draftline.engine.calls import ToolCallDelta, as_tool_choice
+from draftline.engine.chat.calls import ToolCallDelta, as_tool_choice
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished, FinishReason, PositionLogprobs, RequestOutput
 from draftline.engine.protocol import EngineClient, GenerateRequest

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.protocol import Chat
 from draftline.engine.server.http.body import Body
 from draftline.engine.server.http.call import HttpCall
 from draftline.engine.server.http.fields import INERT, Inert, Names

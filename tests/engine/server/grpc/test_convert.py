@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from draftline.engine.calls import Tool
+from draftline.engine.chat.calls import Tool
+from draftline.engine.chat.messages import Chat
 from draftline.engine.client.convert import chat_message, update
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.outputs import (
@@ -19,7 +20,6 @@ from draftline.engine.outputs import (
     TokenLogprob,
     Usage,
 )
-from draftline.engine.protocol import Chat
 from draftline.engine.server.grpc import convert
 from draftline.engine.stats import StepTimes
 from draftline.models.tokenization.rendering import Rendering

@@ -16,7 +16,7 @@ from patience import PATIENCE_S
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from stepped_engine import SteppedEngine
 
-from draftline.engine.calls import ToolCall, ToolCallDelta
+from draftline.engine.chat.calls import ToolCall, ToolCallDelta
 from draftline.engine.errors import QueueFullError
 from draftline.engine.outputs import (
     Delta,

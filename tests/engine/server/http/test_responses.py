@@ -12,7 +12,7 @@ import pytest
 from fake_engine import fake_info
 from fake_tokenizer import ByteTokenizer
 
-from draftline.engine.calls import ToolCall, ToolCallDelta
+from draftline.engine.chat.calls import ToolCall, ToolCallDelta
 from draftline.engine.outputs import (
     Delta,
     Finished,

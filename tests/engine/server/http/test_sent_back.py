@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from fake_engine import FakeEngine
 
-from draftline.engine.protocol import Chat
+from draftline.engine.chat.messages import Chat
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
