@@ -1,7 +1,7 @@
-"""A language as a Lark grammar for llguidance.
+"""A language as a Lark grammar for llguidance: its rules.
 
-Scalars and member names are terminals, so the parser sees a handful of lexemes a member. Values are rules. For members
-in any order, the 64-bit parameter of a rule records the properties written so far.
+Scalars and member names are terminals (`lark_terminals`), so the parser sees a handful of lexemes a member. Other values are
+rules. For members in any order, the 64-bit parameter of a rule records the properties written so far.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.counting import counter
-from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.enumerated import unique_values
-from draftline.structured.json_schema.forms.repetition import bounded
-from draftline.structured.json_schema.forms.text import string_text
+from draftline.structured.json_schema.forms.lark_terminals import LarkTerminals, is_expressible, is_scalar
 from draftline.structured.json_schema.forms.whitespace import separators
 from draftline.structured.json_schema.graph import Graph
 from draftline.structured.json_schema.member_bits import BITS, Layout, both_of, when
-from draftline.structured.json_schema.multiples import InexpressibleNumbersError, native_schemas
+from draftline.structured.json_schema.multiples import native_schemas
 from draftline.structured.json_schema.shapes.arrays import ArrayShape
 from draftline.structured.json_schema.shapes.demands import NEVER, Demands
 from draftline.structured.json_schema.shapes.numbers import NumberSet
@@ -27,16 +25,7 @@ from draftline.structured.json_schema.shapes.objects import ObjectShape
 from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet, meet
 from draftline.structured.json_schema.shapes.union import Shapes
 from draftline.structured.language import PropertyOrder, Whitespace
-from draftline.structured.regular.syntax import (
-    ANY_CHAR,
-    ANY_TEXT,
-    Node,
-    alt,
-    literal,
-    repeat,
-    seq,
-    to_regex,
-)
+from draftline.structured.regular.syntax import literal, seq
 
 MAX_ORDERED: Final = 2_000
 """The most members in the schema's order. Each is a rule within the rule of the one before, and llguidance recurses."""
@@ -63,41 +52,34 @@ class LarkWriter:
         self._order = order
         self._max_repetition = max_repetition
         self._rules: list[str] = []
-        self._terminals: dict[str, str] = {}
+        self._terminals = LarkTerminals(max_repetition)
         self._numbers = {value: number for number, value in enumerate(graph.nodes)}
         self._shared: dict[ArrayShape | ObjectShape | NumberSet, str] = {}
-        spaces = separators(whitespace)
-        self._colon = self._terminal(spaces.colon)
-        self._open_object = self._terminal(seq(literal("{"), spaces.opened))
-        self._close_object = self._terminal(seq(spaces.closing, literal("}")))
-        self._empty_object = self._terminal(literal("}"))
-        self._open_array = self._terminal(seq(literal("["), spaces.opened))
-        self._close_array = self._terminal(seq(spaces.closing, literal("]")))
-        self._empty_array = self._terminal(literal("]"))
-        self._comma = self._terminal(spaces.comma)
+        spaces, terminal = separators(whitespace), self._terminals.text
+        self._colon = terminal(spaces.colon)
+        self._open_object = terminal(seq(literal("{"), spaces.opened))
+        self._close_object = terminal(seq(spaces.closing, literal("}")))
+        self._empty_object = terminal(literal("}"))
+        self._open_array = terminal(seq(literal("["), spaces.opened))
+        self._close_array = terminal(seq(spaces.closing, literal("]")))
+        self._empty_array = terminal(literal("]"))
+        self._comma = terminal(spaces.comma)
 
     def write(self) -> str:
         """Write the grammar, with the start symbol ``start``."""
         self._rules.append(f"start: {self._value(self._graph.root)}")
         for value, shapes in self._graph.nodes.items():
-            if not _is_scalar(shapes):
+            if not is_scalar(shapes):
                 self._rules.append(f"{self._value(value)}: {self._options(shapes)}")
-        terminals = [f"{name}: {body}" for body, name in self._terminals.items()]
-        return "\n".join([*self._rules, *terminals, ""])
+        return "\n".join([*self._rules, *self._terminals.lines(), ""])
 
     # --- symbols ----------------------------------------------------------------------------------------------------
-
-    def _terminal(self, tree: Node) -> str:
-        return self._named(f"/{to_regex(tree)}/")
-
-    def _named(self, body: str) -> str:
-        return self._terminals.setdefault(body, f"T{len(self._terminals)}")
 
     def _value(self, value: Demands) -> str:
         """The symbol of a value: a terminal for a scalar, else a rule."""
         shapes = self._graph.nodes[value]
-        if _is_scalar(shapes):
-            scalar = self._scalar(shapes)
+        if is_scalar(shapes):
+            scalar = self._terminals.scalar(shapes)
             assert scalar, "values without instances have been pruned"
             return scalar
         return f"v{self._numbers[value]}"
@@ -118,29 +100,10 @@ class LarkWriter:
     def _options(self, shapes: Shapes) -> str:
         options = [self._array(shape) for shape in shapes.arrays]
         options.extend(self._object(shape) for shape in shapes.objects)
-        options.extend(self._native(numbers) for numbers in shapes.numbers if _text_of(numbers) is None)
-        scalar = self._scalar(shapes)
+        options.extend(self._native(numbers) for numbers in shapes.numbers if not is_expressible(numbers))
+        scalar = self._terminals.scalar(shapes)
         assert scalar or options, "values without instances have been pruned"
         return "\n  | ".join(([scalar] if scalar else []) + list(dict.fromkeys(options)))
-
-    # --- scalars ----------------------------------------------------------------------------------------------------
-
-    def _scalar(self, shapes: Shapes) -> str:
-        """The terminal of all scalars of a value; empty if there are none."""
-        words = [literal("null")] if shapes.null else []
-        words.extend(literal("true" if value else "false") for value in sorted(shapes.booleans))
-        for numbers in shapes.numbers:
-            if (text := _text_of(numbers)) is not None:
-                words.append(bounded(text, self._max_repetition))
-        bodies = []
-        for strings in shapes.strings:
-            if _is_plain(strings):
-                words.append(string_text(bounded(_plain_tree(strings), self._max_repetition)))
-            else:
-                bodies.append(self._string_body(strings))
-        if words:
-            bodies.insert(0, f"/{to_regex(alt(words))}/")
-        return self._named(" | ".join(bodies)) if bodies else ""
 
     def _native(self, numbers: NumberSet) -> str:
         """Multiples without a short expression, as JSON Schemas for llguidance, which is exact for plain notation."""
@@ -149,32 +112,6 @@ class LarkWriter:
             name = self._shared[numbers] = f"d{len(self._shared)}"
             self._rule(name, [f"%json {schema}" for schema in native_schemas(numbers)])
         return name
-
-    def _string_body(self, strings: StringSet) -> str:
-        """The quoted strings of a set, as a Lark expression over regular expressions."""
-
-        def text(tree: Node) -> str:
-            return f"/{to_regex(string_text(tree))}/"
-
-        length = bounded(repeat(ANY_CHAR, strings.min_length, strings.max_length), self._max_repetition)
-        parts = [text(pattern) for pattern in sorted(strings.patterns, key=to_regex)]
-        if length != ANY_TEXT or not parts:
-            parts.insert(0, text(length))
-        parts.extend(f"~{text(pattern)}" for pattern in sorted(strings.not_patterns, key=to_regex))
-        if strings.without:
-            parts.append(f"~{text(alt(literal(value) for value in sorted(strings.without)))}")
-        body = " & ".join(parts)
-        return body if len(parts) == 1 else f"({body})"
-
-    def _key(self, names: StringSet) -> str:
-        """The terminals of a member's name and its colon.
-
-        Separate terminals are faster: llguidance skips most of a vocabulary at once only in a terminal that ends like a
-        string.
-        """
-        if _is_plain(names):
-            return f"{self._terminal(string_text(bounded(_plain_tree(names), self._max_repetition)))} {self._colon}"
-        return f"{self._named(self._string_body(names))} {self._colon}"
 
     # --- arrays -----------------------------------------------------------------------------------------------------
 
@@ -241,7 +178,7 @@ class LarkWriter:
         )
         room = "" if shape.max_items is None else f"bit_count_lt([0:{count}], {shape.max_items})"
         items = [
-            (self._scalar(value), f"set_bit({bit})", both_of(f"bit_clear({bit})", room))
+            (self._terminals.scalar(value), f"set_bit({bit})", both_of(f"bit_clear({bit})", room))
             for bit, value in enumerate(values)
         ]
         more = [f"{self._close_array}{when(done)}"]
@@ -301,6 +238,14 @@ class LarkWriter:
         count = "*" if maximum is None else f"{{0,{maximum - 1}}}"
         more = f"({self._comma} {member}){count}" if maximum != 1 else ""
         self._rule(name, [empty, f"{self._open_object} {member} {more} {self._close_object}"])
+
+    def _key(self, names: StringSet) -> str:
+        """The terminals of a member's name and its colon.
+
+        Separate terminals are faster: llguidance skips most of a vocabulary at once only in a terminal that ends like a
+        string.
+        """
+        return f"{self._terminals.member_name(names)} {self._colon}"
 
     def _member(self, name: str, value: Demands) -> str:
         return f"{self._key(StringSet(only=frozenset([name])))} {self._value(value)}"
@@ -363,38 +308,3 @@ class LarkWriter:
         self._parametric(f"{name}_more", more)
         self._parametric(f"{name}_first", first)
         self._rule(name, start)
-
-
-def _is_scalar(shapes: Shapes) -> bool:
-    """Whether one terminal covers all shapes."""
-    texts = (_text_of(numbers) for numbers in shapes.numbers)
-    return not shapes.arrays and not shapes.objects and all(text is not None for text in texts)
-
-
-def _text_of(numbers: NumberSet) -> Node | None:
-    try:
-        return number_text(numbers)
-    except InexpressibleNumbersError:
-        return None
-
-
-def _is_plain(strings: StringSet) -> bool:
-    """Whether one tree covers the set, without automata."""
-    return strings.only is not None or (
-        not strings.without
-        and not strings.not_patterns
-        and (not strings.patterns or (len(strings.patterns) == 1 and strings == _only_patterns(strings)))
-    )
-
-
-def _only_patterns(strings: StringSet) -> StringSet:
-    return StringSet(patterns=strings.patterns)
-
-
-def _plain_tree(strings: StringSet) -> Node:
-    if strings.only is not None:
-        return alt(literal(value) for value in sorted(strings.only))
-    if strings.patterns:
-        (pattern,) = strings.patterns
-        return pattern
-    return repeat(ANY_CHAR, strings.min_length, strings.max_length)

@@ -1,0 +1,122 @@
+"""The terminals of a Lark grammar: the scalars of a value, the names of members, and punctuation, each a lexeme.
+
+A scalar is one terminal, whatever its type, so that the lexer tells it apart and the parser does not. Numbers that have no
+regular expression have no terminal (`is_expressible`).
+"""
+
+from __future__ import annotations
+
+from draftline.structured.json_schema.decimals import number_text
+from draftline.structured.json_schema.forms.repetition import bounded
+from draftline.structured.json_schema.forms.text import string_text
+from draftline.structured.json_schema.multiples import InexpressibleNumbersError
+from draftline.structured.json_schema.shapes.numbers import NumberSet
+from draftline.structured.json_schema.shapes.strings import StringSet
+from draftline.structured.json_schema.shapes.union import Shapes
+from draftline.structured.regular.syntax import (
+    ANY_CHAR,
+    ANY_TEXT,
+    Node,
+    alt,
+    literal,
+    repeat,
+    to_regex,
+)
+
+
+class LarkTerminals:
+    """Names the terminals of one grammar. Equal terminals have one name."""
+
+    def __init__(self, max_repetition: int | None) -> None:
+        """No terminals yet. ``max_repetition`` is as in `json_schema_language`."""
+        self._max_repetition = max_repetition
+        self._names: dict[str, str] = {}
+
+    def lines(self) -> list[str]:
+        """The definitions of all terminals."""
+        return [f"{name}: {body}" for body, name in self._names.items()]
+
+    def text(self, tree: Node) -> str:
+        """The terminal of the texts of a tree."""
+        return self._named(f"/{to_regex(tree)}/")
+
+    def scalar(self, shapes: Shapes) -> str:
+        """The terminal of all scalars of a value; empty if there are none."""
+        words = [literal("null")] if shapes.null else []
+        words.extend(literal("true" if value else "false") for value in sorted(shapes.booleans))
+        for numbers in shapes.numbers:
+            if (text := _number_text(numbers)) is not None:
+                words.append(bounded(text, self._max_repetition))
+        bodies = []
+        for strings in shapes.strings:
+            if _is_plain(strings):
+                words.append(string_text(bounded(_plain_tree(strings), self._max_repetition)))
+            else:
+                bodies.append(self._string_body(strings))
+        if words:
+            bodies.insert(0, f"/{to_regex(alt(words))}/")
+        return self._named(" | ".join(bodies)) if bodies else ""
+
+    def member_name(self, names: StringSet) -> str:
+        """The terminal of a member's name."""
+        if _is_plain(names):
+            return self.text(string_text(bounded(_plain_tree(names), self._max_repetition)))
+        return self._named(self._string_body(names))
+
+    def _string_body(self, strings: StringSet) -> str:
+        """The quoted strings of a set, as a Lark expression over regular expressions."""
+
+        def text(tree: Node) -> str:
+            return f"/{to_regex(string_text(tree))}/"
+
+        length = bounded(repeat(ANY_CHAR, strings.min_length, strings.max_length), self._max_repetition)
+        parts = [text(pattern) for pattern in sorted(strings.patterns, key=to_regex)]
+        if length != ANY_TEXT or not parts:
+            parts.insert(0, text(length))
+        parts.extend(f"~{text(pattern)}" for pattern in sorted(strings.not_patterns, key=to_regex))
+        if strings.without:
+            parts.append(f"~{text(alt(literal(value) for value in sorted(strings.without)))}")
+        body = " & ".join(parts)
+        return body if len(parts) == 1 else f"({body})"
+
+    def _named(self, body: str) -> str:
+        return self._names.setdefault(body, f"T{len(self._names)}")
+
+
+def is_scalar(shapes: Shapes) -> bool:
+    """Whether one terminal covers all shapes."""
+    return not shapes.arrays and not shapes.objects and all(map(is_expressible, shapes.numbers))
+
+
+def is_expressible(numbers: NumberSet) -> bool:
+    """Whether the numbers have a regular expression."""
+    return _number_text(numbers) is not None
+
+
+def _number_text(numbers: NumberSet) -> Node | None:
+    try:
+        return number_text(numbers)
+    except InexpressibleNumbersError:
+        return None
+
+
+def _is_plain(strings: StringSet) -> bool:
+    """Whether one tree covers the set, without automata."""
+    return strings.only is not None or (
+        not strings.without
+        and not strings.not_patterns
+        and (not strings.patterns or (len(strings.patterns) == 1 and strings == _only_patterns(strings)))
+    )
+
+
+def _only_patterns(strings: StringSet) -> StringSet:
+    return StringSet(patterns=strings.patterns)
+
+
+def _plain_tree(strings: StringSet) -> Node:
+    if strings.only is not None:
+        return alt(literal(value) for value in sorted(strings.only))
+    if strings.patterns:
+        (pattern,) = strings.patterns
+        return pattern
+    return repeat(ANY_CHAR, strings.min_length, strings.max_length)
