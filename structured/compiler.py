@@ -1,7 +1,7 @@
 """``ConstraintCompiler``: compiles constraints in the background, each once.
 
-Worker processes (`automaton.worker_pool`) read schemas and compile automata. They also try grammars, which threads then
-compile for use. The caller never blocks. Requests for a constraint that is being compiled share its compilation, and
+Worker processes (`automaton.worker_pool`) read schemas and compile automata. `backends` makes compiled constraints of what
+they answer. The caller never blocks. Requests for a constraint that is being compiled share its compilation, and
 callers take turns (`compile_queue`). A compilation ends when no caller waits for it any more. An LRU cache keeps compiled
 constraints, and a folder keeps tables for later processes (`table_cache`).
 
@@ -12,49 +12,33 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
-from draftline.structured.automaton.compiled import CompiledAutomaton
-from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.host_automaton import HostAutomaton
-from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
+from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.automaton.starting import StartingAutomaton
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.automaton.token_trie import TokenTrie
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
+from draftline.structured.backends import SMALLEST_GRAMMAR, Backends, tables_of
 from draftline.structured.compile_queue import CompileJob, CompileQueue
-from draftline.structured.compiled import CompiledConstraint, CompileReport, settled
+from draftline.structured.compiled import CompiledConstraint, settled
 from draftline.structured.compiled_cache import CompiledCache
-from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
+from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import (
     CompileQueueFullError,
     InvalidConstraintError,
-    UnsupportedConstraintError,
-    Violation,
 )
-from draftline.structured.grammar.backend import GrammarBackend
-from draftline.structured.grammar.compiled import CompiledGrammar
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
-from draftline.structured.table_cache import CachedTables, TableCache
-from draftline.structured.tags.form import Form
-from draftline.structured.tags.special import marking_tokens, with_names
-from draftline.structured.tags.walk import TagReader
-from draftline.structured.unique.cursor import Cursor, Position, Reasoning
-from draftline.structured.unique.paths import UniquePaths
-from draftline.structured.unique.tokens import ItemTokens
+from draftline.structured.table_cache import TableCache
+from draftline.structured.tags.special import with_names
 from draftline.structured.vocabulary import ByteVocabulary
-
-_SMALLEST_GRAMMAR = 'start: "a"'
-
-_Job: TypeAlias = CompileJob[CompiledConstraint] | CompileJob[object]
-"""A job that a caller waits for, or one that none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +95,13 @@ class ConstraintCompiler:
             special_names=vocabulary.special_names,
             max_workers=limits.threads + 1,
         )
+        self._backends = Backends(vocabulary, self._workers, limits.grammar)
         self._queue: CompileQueue[CompiledConstraint] = CompileQueue(limits.threads, limits.max_waiting)
         # Work that no output waits for.
         self._background: CompileQueue[object] = CompileQueue(1, limits.max_waiting)
         self._cache = CompiledCache(limits.cache_bytes)
         self._lock = threading.Lock()
         self._in_flight: dict[ConstraintSpec, CompileJob[CompiledConstraint]] = {}
-        self._grammar_limits = limits.grammar
-        self._grammars: GrammarBackend | None = None
-        self._grammars_lock = threading.Lock()
         self._tokens: TokenTrie | None = None
         self._trie_lock = threading.Lock()
 
@@ -177,10 +159,8 @@ class ConstraintCompiler:
         """Build what all grammars share, so that the first one does not: it holds up all threads for some 0.2 s."""
         if not self.vocabulary.eos_ids:
             return  # no constraint will be compiled
-        self._grammar_backend().compile(_SMALLEST_GRAMMAR)
-        self._do_later(
-            lambda job: self._workers.try_grammar(Language(None, _SMALLEST_GRAMMAR), on_abandon=job.on_abandon)
-        )
+        self._backends.prepare_grammars()
+        self._do_later(lambda job: self._workers.try_grammar(SMALLEST_GRAMMAR, on_abandon=job.on_abandon))
 
     def close(self) -> None:
         """End compilations in flight. Later ones fail."""
@@ -213,13 +193,13 @@ class ConstraintCompiler:
         started = time.monotonic()
         cached = None if self._tables is None else self._tables.get(constraint)
         if cached is not None:
-            return self._automaton(cached, started)
+            return self._backends.of_tables(cached, started)
         if self._tokens is None:
             self._do_later(lambda _: self._build_trie())  # while the worker works
         language, automaton = self._workers.compile(constraint, on_abandon=job.on_abandon)
         if isinstance(automaton, ByteAutomaton):
             return self._begin_on_host(constraint, language, automaton, started, job)
-        compiled = self._finish(constraint, language, automaton, started, job)
+        compiled = self._backends.of(constraint, language, automaton, started, job)
         if isinstance(automaton, TokenAutomaton):
             self._do_later(lambda _: self._keep(constraint, automaton, language))
         return compiled
@@ -236,28 +216,17 @@ class ConstraintCompiler:
         trie = self._build_trie()
         if not trie.is_complete:
             tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
-            return self._finish(constraint, language, tables, started, job)
+            return self._backends.of(constraint, language, tables, started, job)
         try:
             automaton = automaton.within(trie.bytes_used)
         except InvalidConstraintError:
             raise InvalidConstraintError("no text that matches it can be written in the model's tokens") from None
-        report = CompileReport(
-            backend="automaton",
-            runs_on="host",
-            states=automaton.states,
-            classes=0,
-            masks=0,
-            compile_s=time.monotonic() - started,
-            unenforced=language.unenforced,
-            no_automaton=None,
-            closed=language.closed,
-        )
         host = HostAutomaton(automaton, trie, self._read_vocabulary)
-        starting = StartingAutomaton(report, host, _tag_reader(language.form), self._marking(language.form))
+        starting = self._backends.starting(host, language, started)
         if self._do_later(partial(self._tabulate, constraint, language, starting)):
             return starting
         tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
-        return self._finish(constraint, language, tables, started, job)
+        return self._backends.of(constraint, language, tables, started, job)
 
     def _build_trie(self) -> TokenTrie:
         """The vocabulary as a tree, built once."""
@@ -281,7 +250,7 @@ class ConstraintCompiler:
         started = time.monotonic()
         try:
             tables = self._workers.tabulate(starting.host.automaton)
-            whole = self._finish(constraint, language, tables, started - starting.report.compile_s, job)
+            whole = self._backends.of(constraint, language, tables, started - starting.report.compile_s, job)
         except Exception as error:
             # The outputs go on without; the next request compiles it again.
             starting.whole.set_exception(error)
@@ -296,125 +265,7 @@ class ConstraintCompiler:
 
     def _keep(self, constraint: ConstraintSpec, automaton: TokenAutomaton, language: Language) -> None:
         if self._tables is not None:
-            self._tables.put(constraint, _tables_of(automaton, language))
-
-    def _finish(
-        self,
-        constraint: ConstraintSpec,
-        language: Language,
-        automaton: TokenAutomaton | AutomatonTooLargeError | None,
-        started: float,
-        job: _Job,
-    ) -> CompiledConstraint:
-        """The constraint by its automaton, or by a grammar if it has none."""
-        if isinstance(automaton, TokenAutomaton):
-            return self._automaton(_tables_of(automaton, language), started)
-        no_automaton = language.not_regular or "" if automaton is None else str(automaton)
-        return self._grammar(constraint, language, started, no_automaton, job)
-
-    def _automaton(self, tables: CachedTables, started: float) -> CompiledConstraint:
-        automaton = tables.automaton
-        drafts = DraftTable.of(automaton, self.vocabulary)
-        report = CompileReport(
-            backend="automaton",
-            runs_on="device",
-            states=automaton.states,
-            classes=automaton.classes,
-            masks=len(automaton.masks),
-            compile_s=time.monotonic() - started,
-            unenforced=tables.unenforced,
-            no_automaton=None,
-            closed=tables.closed,
-        )
-        marking = self._marking(tables.form)
-        return CompiledAutomaton(report, automaton, drafts, _tag_reader(tables.form), marking)
-
-    def _grammar(
-        self,
-        constraint: ConstraintSpec,
-        language: Language,
-        started: float,
-        no_automaton: str,
-        job: _Job,
-    ) -> CompiledConstraint:
-        if constraint.close_within_budget:
-            # Where items have to differ, the distance even depends on the items so far: no automaton could know it.
-            reason = (
-                f"only automata know the distance to the end of a text, and this constraint has none: {no_automaton}"
-            )
-            raise UnsupportedConstraintError([Violation("", "close_within_budget", reason)])
-        # What a worker has compiled compiles here too, in the same time and without a crash.
-        grammar = self._workers.try_grammar(language, on_abandon=job.on_abandon)
-        if job.is_over:
-            raise InvalidConstraintError("no caller waits for it any more")
-        matcher = self._grammar_backend().compile(grammar)
-        marking = self._marking(language.form)
-        report = CompileReport(
-            backend="grammar",
-            runs_on="host",
-            states=0,
-            classes=0,
-            masks=0,
-            compile_s=time.monotonic() - started,
-            unenforced=language.unenforced,
-            no_automaton=no_automaton,
-            closed=language.closed,
-        )
-        return CompiledGrammar(
-            report,
-            matcher,
-            len(grammar),
-            self.vocabulary,
-            self._unique(language, constraint.reasoning, marking),
-            self._guard(constraint.reasoning, job),
-            _tag_reader(language.form),
-            marking,
-        )
-
-    def _marking(self, form: Form | None) -> dict[int, bytes]:
-        """`CompiledConstraint.marking` of a form."""
-        marking = {} if form is None else marking_tokens(form, self.vocabulary.special_names)
-        return {token: name.encode() for name, token in marking.items()}
-
-    def _unique(
-        self, language: Language, reasoning: ReasoningSpec | None, marking: Mapping[int, bytes]
-    ) -> tuple[UniquePaths, ItemTokens, Position] | None:
-        if language.unique is None:
-            return None
-        tokens = self._item_tokens
-        if reasoning is None:
-            return language.unique, tokens, Cursor()
-        if marking:
-            tokens = replace(tokens, texts=tuple(marking.get(token, text) for token, text in enumerate(tokens.texts)))
-        start = Reasoning(reasoning.end.encode(), reasoning.begin.encode(), required=reasoning.required)
-        return language.unique, tokens, start
-
-    @cached_property
-    def _item_tokens(self) -> ItemTokens:
-        return ItemTokens.of(self.vocabulary)
-
-    def _grammar_backend(self) -> GrammarBackend:
-        with self._grammars_lock:
-            if self._grammars is None:
-                self._grammars = GrammarBackend(self.vocabulary, self._grammar_limits)
-            return self._grammars
-
-    def _guard(self, reasoning: ReasoningSpec | None, job: _Job) -> TokenAutomaton | None:
-        """The automaton of reasoning with a limit, and of any text behind it."""
-        if reasoning is None or not reasoning.limited:
-            return None
-        _, automaton = self._workers.compile(ConstraintSpec("any", "", reasoning=reasoning), on_abandon=job.on_abandon)
-        if not isinstance(automaton, TokenAutomaton):
-            raise InvalidConstraintError(f"its reasoning has no automaton: {automaton}")
-        return automaton
-
-
-def _tables_of(automaton: TokenAutomaton, language: Language) -> CachedTables:
-    return CachedTables(automaton, language.unenforced, language.closed, language.form)
-
-
-def _tag_reader(form: Form | None) -> TagReader | None:
-    return None if form is None else TagReader(form)
+            self._tables.put(constraint, tables_of(automaton, language))
 
 
 def _has_failed(compiled: CompiledConstraint) -> bool:

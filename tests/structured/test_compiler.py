@@ -128,10 +128,10 @@ def prepared() -> Iterator[ConstraintCompiler]:
 
 
 def test_a_prepared_compiler_has_built_what_grammars_share(prepared: ConstraintCompiler) -> None:
-    shared = prepared._grammars
+    shared = prepared._backends._grammars
     assert shared is not None
     assert prepared.compile(ConstraintSpec("grammar", 'start: "ab" | "c"')).report.backend == "grammar"
-    assert prepared._grammars is shared
+    assert prepared._backends._grammars is shared
 
 
 def test_an_expression_too_large_for_an_automaton_becomes_a_grammar(
