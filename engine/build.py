@@ -7,44 +7,37 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
-from draftline.engine.drafting.build import DrafterBuilder, with_embedded_draft
+from draftline.engine.drafting.build import with_embedded_draft
 from draftline.engine.fingerprint import SystemFingerprint
-from draftline.engine.parallel.group import RankGroup
-from draftline.engine.parallel.leader import StartedRanks, start_ranks
+from draftline.engine.loading import load_parts
 from draftline.engine.parallel.sizes import Sizes, agree_on_blocks
 from draftline.engine.parallel.target import Target
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.runner.device import check_weights, device_name, device_uuids, select_device
+from draftline.engine.runner.device import device_name, device_uuids, select_device
 from draftline.engine.runner.eager import EagerExecutor
-from draftline.engine.runner.executor import ExecutorParts, Executors
+from draftline.engine.runner.executor import Executors
 from draftline.engine.runner.masks import ConstraintMasks
-from draftline.engine.runner.memory import memory_explained, taken_bytes, used_bytes
+from draftline.engine.runner.memory import memory_explained, used_bytes
 from draftline.engine.runner.peaks import peak_of
 from draftline.engine.runner.runner import Runner
-from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLines
 from draftline.engine.stats import MemoryUse
 from draftline.engine.tools.formats import find_format, find_reasoning
 from draftline.kernels import select_ops
-from draftline.kernels.collectives import ALONE
 from draftline.kernels.compile_workers import KernelCompileWorkers
-from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.models.config import ModelConfig
 from draftline.models.hidden_states import HiddenStateSink
-from draftline.models.loader import open_checkpoint
-from draftline.models.parallel.shard import WHOLE, PartialShard
-from draftline.models.tokenization.tokenizer import Tokenizer, load_tokenizer
+from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.models.work import ModelWork
 from draftline.spec.drafter import Drafter
 from draftline.structured.compiler import ConstraintCompiler
@@ -56,9 +49,6 @@ if TYPE_CHECKING:
     from draftline.kernels.triton.compile.ahead import CompileAhead
 
 logger = logging.getLogger(__name__)
-
-_CONSTRAINT_BYTES = 64 << 20
-"""Bytes for automata's tables, and as many for their masks. On a CPU, memory is only taken where it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +119,7 @@ def _build(
         prepare: prepares constraints.
     """
     started = time.monotonic()
-    loaded = _load(config, device, ahead, undo, substitutes.ops)
+    loaded = load_parts(config, device, ahead, undo, substitutes.ops)
     target, model = loaded.target, loaded.target.model
 
     # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with it.
@@ -298,104 +288,3 @@ def _engine_info(
         memory=memory,
         device_uuids=device_uuids(target.device),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """The parts of an engine that do not depend on the size of its cache.
-
-    Attributes:
-        target: the target model.
-        ranks: the other ranks.
-        group: all ranks; None if there is only this one.
-        tokenizer: the model's, loaded at the first call.
-        drafting: the drafter, without its cache.
-        shapes: the step shapes that have graphs.
-        constraints: the constraint table.
-        weight_bytes: memory of the model's and the draft model's weights.
-    """
-
-    target: Target
-    ranks: StartedRanks
-    group: RankGroup | None
-    tokenizer: Callable[[], Tokenizer]
-    drafting: DrafterBuilder
-    shapes: StepShapes
-    constraints: ConstraintTable
-    weight_bytes: int
-
-    def allocate(self, blocks: int, max_model_len: int) -> ExecutorParts:
-        """Allocate the cache, the drafter's cache and the slot table.
-
-        Args:
-            blocks: cache blocks.
-            max_model_len: the most tokens of a sequence.
-        """
-        target, ops = self.target, self.target.ops
-        table = target.allocate_table(max_model_len, self.drafting.max_draft_tokens)
-        cache = target.allocate_cache(blocks, blocks * (target.block_bytes + self.drafting.block_bytes))
-        drafter = self.drafting.build(blocks, self.constraints)
-        return ExecutorParts(
-            target.model, cache, table, ops, drafter, ops.sample, target.accept, self.constraints, self.shapes
-        )
-
-
-def _load(
-    config: EngineConfig,
-    device: torch.device,
-    ahead: CompileAhead | None,
-    undo: ExitStack,
-    make_ops: Callable[[torch.device, str], Ops],
-) -> _Loaded:
-    """Load tokenizer, model and drafter. ``undo`` gets what has to end if a later part fails."""
-    checkpoint = open_checkpoint(
-        config.model, load_format=config.load_format, quantization=config.quantization, device=device
-    )
-    check_weights(config.model, checkpoint, device, "quantization")
-    shape = checkpoint.config
-    ranks = start_ranks(config, shape, device)  # they load while this process does
-    undo.push(ranks)
-    template = None if config.chat_template is None else Path(config.chat_template)
-    tokenizer = cache(partial(load_tokenizer, config.tokenizer or config.model, shape, template))
-    if ahead is None or not ahead.missing:
-        tokenizer()  # its errors come before the weights are read. Otherwise it is loaded while kernels are compiled
-    ops = make_ops(device, config.kernels)
-    group = ranks.join()
-    taken = taken_bytes(device)
-    shard = WHOLE if group is None else PartialShard.of(shape, group.collectives)
-    target = Target.load(config, checkpoint, device, ops, shard)
-    collectives = ALONE if group is None else group.collectives
-    drafting = DrafterBuilder(config, checkpoint, ops, target.dtype, device, collectives)
-    on_gpu = taken_bytes(device) - taken
-    if group is not None:
-        group.least([drafting.max_draft_tokens, -max(drafting.read_layers, default=0)])
-    constraints = _constraint_table(config, shape.vocab_size, drafting.max_draft_tokens, device)
-    if config.synthetic_acceptance is not None:
-        logger.warning(
-            "synthetic acceptance of %g: drafts are accepted by chance, and all outputs mean nothing",
-            config.synthetic_acceptance,
-        )
-    return _Loaded(
-        target=target,
-        ranks=ranks,
-        group=group,
-        tokenizer=tokenizer,
-        drafting=drafting,
-        shapes=target.shapes(drafting.max_draft_tokens),
-        constraints=constraints,
-        weight_bytes=on_gpu if device.type == "cuda" else target.model.nbytes,
-    )
-
-
-def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: torch.device) -> ConstraintTable:
-    mask_bytes = 4 * -(-vocab // 32)
-    size = 2 * _CONSTRAINT_BYTES + config.max_num_seqs * (drafts + 1) * mask_bytes
-    with memory_explained(device, f"the constraint tables of {config.max_num_seqs} sequences (max_num_seqs)", size):
-        return ConstraintTable.allocate(
-            config.max_num_seqs,
-            vocab,
-            words=_CONSTRAINT_BYTES // 4,
-            masks=_CONSTRAINT_BYTES // mask_bytes,
-            samples=drafts + 1,
-            device=device,
-        )

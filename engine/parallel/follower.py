@@ -132,7 +132,7 @@ class Follower:
 
 
 def build_follower(start: StartRank, progress: Progress) -> Follower:
-    """Load this rank's part. Rank 0 takes the same steps in `draftline.engine.build`.
+    """Load this rank's part. Rank 0 takes the same steps in `draftline.engine.loading`.
 
     Args:
         start: what this rank is.

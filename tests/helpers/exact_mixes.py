@@ -22,7 +22,7 @@ from tiny_head import head_fields, random_weights, write_head
 from typing_extensions import override
 
 from draftline import Constraint, EngineConfig, RequestOutput, SamplingParams, Speculation
-from draftline.engine import build
+from draftline.engine import build, loading
 from draftline.engine.core import Core
 from draftline.engine.drafting.build import DrafterBuilder
 from draftline.engine.drafting.policy import DraftPolicy
@@ -151,7 +151,7 @@ def start(folder: Path, case: Case, device: str) -> Core:
             return SomeSteps(super()._lengths(runner, table, shapes, facts), seed=5)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "DrafterBuilder", Builder)
+        patch.setattr(loading, "DrafterBuilder", Builder)
         patch.setattr(sizes, "cache_blocks", lambda *_: SCARCE_BLOCKS)
         core = build.build_core(
             _config(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from random_checkpoint import RandomCheckpoint, llama
 
-from draftline.engine import build
+from draftline.engine import loading
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting import loaded
@@ -166,12 +166,12 @@ class InFP8(RandomCheckpoint):
 def test_a_checkpoint_in_fp8_is_refused_before_its_weights_are_read(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "open_checkpoint", lambda *_, quantization, **__: InFP8(_CONVERSIONS[quantization]))
+    monkeypatch.setattr(loading, "open_checkpoint", lambda *_, quantization, **__: InFP8(_CONVERSIONS[quantization]))
 
     def start_ranks(*_: object) -> None:
         raise ModelLoadError("accepted")
 
-    monkeypatch.setattr(build, "start_ranks", start_ranks)  # which comes next
+    monkeypatch.setattr(loading, "start_ranks", start_ranks)  # which comes next
     machine.gpus = [AMPERE]
     options: dict[str, object] = {"model": "a model", "device": "cuda", "enforce_eager": True}
     with pytest.raises(ModelLoadError) as caught:
