@@ -27,9 +27,8 @@ from draftline.structured.errors import InvalidConstraintError, UnsupportedConst
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.compiled import CompiledGrammar
 from draftline.structured.grammar.limits import GrammarLimits
-from draftline.structured.language import Language
+from draftline.structured.language import Form, Language
 from draftline.structured.table_cache import CachedTables
-from draftline.structured.tags.form import Form
 from draftline.structured.tags.special import marking_tokens
 from draftline.structured.tags.walk import TagReader
 from draftline.structured.unique.cursor import Cursor, Position, Reasoning

@@ -18,8 +18,9 @@ from draftline.structured.json_schema import (
     json_object_language,
     json_schema_language,
 )
-from draftline.structured.language import IntegerSpelling, Language, PropertyOrder, Whitespace
-from draftline.structured.tags.form import Free, form_language, with_reasoning
+from draftline.structured.json_schema.spelling import IntegerSpelling, PropertyOrder, Whitespace
+from draftline.structured.language import Free, Language
+from draftline.structured.tags.form import form_language, with_reasoning
 from draftline.structured.tags.xgrammar import read_structural_tag
 
 ConstraintKind = Literal["json_schema", "regex", "choice", "json_object", "grammar", "structural_tag", "any"]

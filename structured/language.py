@@ -1,42 +1,18 @@
-"""``Language``: the set of texts that a constraint allows, in the forms that backends read. It knows no vocabulary."""
+"""``Language``: the set of texts that a constraint allows, in the forms that backends read. It knows no vocabulary.
+
+A language may be made of others: then it has a `Form`, a tree whose leaves are languages. A form is a set of texts, defined
+by concatenation, choice and repetition, but for two rules that make reading unique:
+
+* A tag ends where an end mark first follows complete content. So text that any reader would take for the end is the end.
+* Free text ends where a trigger first appears: the longest one, if several end there.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
 from draftline.structured.errors import Violation
 from draftline.structured.unique.paths import UniquePaths
-
-if TYPE_CHECKING:
-    from draftline.structured.tags.form import Form
-
-Whitespace = Literal["compact", "spaced", "free"]
-"""The whitespace allowed between the tokens of JSON.
-
-* compact: none.
-* spaced: one space after ":" and ",", as Python's json.dumps writes by default.
-* free: up to a few spaces after ":". After "," and inside brackets: up to a few spaces, or one
-  newline with a bounded indent.
-
-All are bounded, so a model can never produce whitespace without end.
-"""
-
-PropertyOrder = Literal["any", "schema"]
-"""The order of the members of an object.
-
-* any: every order, as in JSON.
-* schema: the order of the schema's "properties", then all other members. There are fewer texts for the same values, and
-  the language forces member names. Objects that count members, or ask for one that they do not name, have any order.
-"""
-
-
-IntegerSpelling = Literal["plain", "standard"]
-"""The texts of an integer.
-
-* plain: without fraction and exponent, as typed decoders require. Integers in "enum" and "const" too.
-* standard: 1.0 and 1e16 too, which JSON Schema has counted as integers since draft 6.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +45,108 @@ class Language:
     def is_regular(self) -> bool:
         """Whether an automaton may enforce it: whether it has a regex, or a form of such languages."""
         return self.regex is not None or (self.form is not None and self.not_regular is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Exactly this text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The texts of another constraint.
+
+    Attributes:
+        language: its texts.
+        pointer: its place, as a JSON pointer.
+        is_json: whether its texts are JSON documents.
+    """
+
+    language: Language
+    pointer: str
+    is_json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Any text in which no excluded text appears.
+
+    Attributes:
+        excluded: the excluded texts.
+        not_first: ASCII characters that the text does not begin with.
+    """
+
+    excluded: tuple[str, ...] = ()
+    not_first: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """The parts one after the other."""
+
+    parts: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Any of the options."""
+
+    options: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """At least ``low`` and at most ``high`` times; None is unbounded."""
+
+    body: Form
+    low: int
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Separated:
+    """A form once or more often, with a separator between."""
+
+    body: Form
+    separator: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A begin mark, content and an end mark.
+
+    Attributes:
+        name: the name that reports give it.
+        begin: the begin mark; it may be empty.
+        content: what stands between the marks.
+        ends: the end marks: any of them. An empty one ends the tag wherever the content is complete.
+    """
+
+    name: str
+    begin: str
+    content: Form
+    ends: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """Free text, in which a trigger begins a tag.
+
+    Attributes:
+        triggers: each begins at least one tag.
+        tags: each begins with a trigger.
+        at_least_one: the first tag comes at once, without free text before it.
+        stop_after_first: nothing follows the first tag.
+        excluded: texts that do not appear in the free text, nor across it and a trigger.
+    """
+
+    triggers: tuple[str, ...]
+    tags: tuple[Tag, ...]
+    at_least_one: bool
+    stop_after_first: bool
+    excluded: tuple[str, ...]
+
+
+Form = Literal | Leaf | Free | Sequence | Choice | Repeat | Separated | Tag | Triggered

@@ -26,7 +26,7 @@ from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.cache_folder import code_digest, user_cache_folder, write_whole
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import Violation
-from draftline.structured.tags.form import Form
+from draftline.structured.language import Form
 from draftline.structured.tags.stored import from_json, to_json
 from draftline.structured.vocabulary import ByteVocabulary
 

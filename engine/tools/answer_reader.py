@@ -14,7 +14,8 @@ from functools import lru_cache
 from draftline.engine.chat.calls import ToolCall, ToolCallDelta
 from draftline.engine.tools.plan import Reading
 from draftline.engine.tools.python_call import json_arguments
-from draftline.structured.tags.form import REASONING, Free, form_language, with_reasoning
+from draftline.structured.language import Free
+from draftline.structured.tags.form import REASONING, form_language, with_reasoning
 from draftline.structured.tags.json_scan import JsonScan
 from draftline.structured.tags.walk import TagReader, TagWalk
 

@@ -11,8 +11,9 @@ from draftline.structured.json_schema.graph import Graph, build_graph
 from draftline.structured.json_schema.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
 from draftline.structured.json_schema.limits import SchemaLimits as SchemaLimits
 from draftline.structured.json_schema.normalise import Normaliser
+from draftline.structured.json_schema.spelling import IntegerSpelling, PropertyOrder, Whitespace
 from draftline.structured.json_schema.unique_items import unique_paths
-from draftline.structured.language import IntegerSpelling, Language, PropertyOrder, Whitespace
+from draftline.structured.language import Language
 from draftline.structured.regular.syntax import to_regex
 
 

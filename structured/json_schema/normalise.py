@@ -30,7 +30,7 @@ from draftline.structured.json_schema.shapes.numbers import read_number
 from draftline.structured.json_schema.shapes.objects import ObjectShape, object_within, settle_object
 from draftline.structured.json_schema.shapes.strings import StringSet
 from draftline.structured.json_schema.shapes.union import EVERYTHING, NOTHING, Shapes, intersect, unite, widest
-from draftline.structured.language import IntegerSpelling
+from draftline.structured.json_schema.spelling import IntegerSpelling
 from draftline.structured.regular.dfa import TooComplexError
 
 _DEPTH: Final = 6

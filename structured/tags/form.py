@@ -1,127 +1,28 @@
-"""``Form``: the texts of a structural tag as a tree. Its leaves are the languages of other constraints.
-
-All of it is a set of texts, defined by concatenation, choice and repetition, but for two rules that make reading unique:
-
-* A tag ends where an end mark first follows complete content. So text that any reader would take for the end is the end.
-* Free text ends where a trigger first appears: the longest one, if several end there.
-"""
+"""Work on a `Form`: the languages that are made of one, its parts, and its size."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from draftline.structured.errors import Violation
-from draftline.structured.language import Language
+from draftline.structured.language import (
+    Choice,
+    Form,
+    Free,
+    Language,
+    Leaf,
+    Literal,
+    Repeat,
+    Separated,
+    Sequence,
+    Tag,
+    Triggered,
+)
 from draftline.structured.unique.paths import UniquePaths
 
 REASONING = "reasoning"
 """The name of the tag around reasoning. Names of other tags are JSON pointers, which begin with "/"."""
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """Exactly this text."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """The texts of another constraint.
-
-    Attributes:
-        language: its texts.
-        pointer: its place, as a JSON pointer.
-        is_json: whether its texts are JSON documents.
-    """
-
-    language: Language
-    pointer: str
-    is_json: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """Any text in which no excluded text appears.
-
-    Attributes:
-        excluded: the excluded texts.
-        not_first: ASCII characters that the text does not begin with.
-    """
-
-    excluded: tuple[str, ...] = ()
-    not_first: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Sequence:
-    """The parts one after the other."""
-
-    parts: tuple[Form, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Any of the options."""
-
-    options: tuple[Form, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """At least ``low`` and at most ``high`` times; None is unbounded."""
-
-    body: Form
-    low: int
-    high: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Separated:
-    """A form once or more often, with a separator between."""
-
-    body: Form
-    separator: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tag:
-    """A begin mark, content and an end mark.
-
-    Attributes:
-        name: the name that reports give it.
-        begin: the begin mark; it may be empty.
-        content: what stands between the marks.
-        ends: the end marks: any of them. An empty one ends the tag wherever the content is complete.
-    """
-
-    name: str
-    begin: str
-    content: Form
-    ends: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Triggered:
-    """Free text, in which a trigger begins a tag.
-
-    Attributes:
-        triggers: each begins at least one tag.
-        tags: each begins with a trigger.
-        at_least_one: the first tag comes at once, without free text before it.
-        stop_after_first: nothing follows the first tag.
-        excluded: texts that do not appear in the free text, nor across it and a trigger.
-    """
-
-    triggers: tuple[str, ...]
-    tags: tuple[Tag, ...]
-    at_least_one: bool
-    stop_after_first: bool
-    excluded: tuple[str, ...]
-
-
-Form = Literal | Leaf | Free | Sequence | Choice | Repeat | Separated | Tag | Triggered
 
 
 def children(form: Form) -> tuple[Form, ...]:

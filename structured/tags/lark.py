@@ -11,20 +11,9 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from draftline.structured.errors import UnsupportedConstraintError, Violation
+from draftline.structured.language import Choice, Form, Free, Leaf, Literal, Repeat, Separated, Sequence, Tag, Triggered
 from draftline.structured.regular import syntax
 from draftline.structured.tags.embedded import EmbeddedGrammars
-from draftline.structured.tags.form import (
-    Choice,
-    Form,
-    Free,
-    Leaf,
-    Literal,
-    Repeat,
-    Separated,
-    Sequence,
-    Tag,
-    Triggered,
-)
 from draftline.structured.tags.special import SpecialNames
 
 _ANY = r"/(?s:.*)/"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from draftline.structured.tags.form import Tag
+from draftline.structured.language import Tag
 
 Positions = tuple[int, ...]
 """A state: the positions that the text so far can be at, ascending. No position is a dead end."""

@@ -17,19 +17,8 @@ from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.byte_moves import byte_moves
 from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.errors import InvalidConstraintError
-from draftline.structured.tags.form import (
-    REASONING,
-    Choice,
-    Form,
-    Free,
-    Leaf,
-    Literal,
-    Repeat,
-    Separated,
-    Sequence,
-    Tag,
-    Triggered,
-)
+from draftline.structured.language import Choice, Form, Free, Leaf, Literal, Repeat, Separated, Sequence, Tag, Triggered
+from draftline.structured.tags.form import REASONING
 from draftline.structured.tags.free_text import FreeText, free_text
 from draftline.structured.tags.nfa import Close, Row, TagNfa
 from draftline.structured.tags.special import NO_NAMES, SpecialNames, special_bytes

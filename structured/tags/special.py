@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from draftline.structured.tags.form import Form, marks
+from draftline.structured.language import Form
+from draftline.structured.tags.form import marks
 
 ESCAPE = 0xFF
 """The byte around the name of a special token. No text has it."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from draftline.structured.language import Language
-from draftline.structured.tags.form import (
+from draftline.structured.language import (
     Choice,
     Form,
     Free,
+    Language,
     Leaf,
     Literal,
     Repeat,

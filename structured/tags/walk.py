@@ -12,7 +12,8 @@ from functools import partial
 from typing_extensions import override
 
 from draftline.structured.grammar.scan import GrammarScan
-from draftline.structured.tags.form import REASONING, Form, Leaf
+from draftline.structured.language import Form, Leaf
+from draftline.structured.tags.form import REASONING
 from draftline.structured.tags.json_scan import JsonScan
 from draftline.structured.tags.nfa import Close, Positions
 from draftline.structured.tags.nfa_builder import NfaBuilder

@@ -14,9 +14,20 @@ from typing import Any, Final, Literal
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.grammar.lark import ebnf_grammar
-from draftline.structured.language import Language
-from draftline.structured.tags import form as forms
-from draftline.structured.tags.form import Choice, Form, Free, Leaf, Repeat, Separated, Sequence, Tag, Triggered
+from draftline.structured.language import (
+    Choice,
+    Form,
+    Free,
+    Language,
+    Leaf,
+    Repeat,
+    Separated,
+    Sequence,
+    Tag,
+    Triggered,
+)
+from draftline.structured.language import Literal as LiteralForm
+from draftline.structured.tags.form import size
 
 MAX_BYTES: Final = 4 << 20
 """The largest structural tag."""
@@ -52,7 +63,7 @@ def read_structural_tag(source: str, inner: InnerLanguage) -> Form:
     form = reader.read(value)
     if reader.violations:
         raise UnsupportedConstraintError(reader.violations)
-    if forms.size(form) > MAX_SIZE:
+    if size(form) > MAX_SIZE:
         raise InvalidConstraintError(f"has more than {MAX_SIZE} characters in its marks, with repetitions written out")
     return form
 
@@ -162,7 +173,7 @@ class _Reader:
         return tuple(self._format(value, f"{members.at(name)}/{index}") for index, value in enumerate(values))
 
     def _const_string(self, members: _Members) -> Form:
-        return forms.Literal(members.text("value"))
+        return LiteralForm(members.text("value"))
 
     def _any_text(self, members: _Members) -> Form:
         not_first = members.text("not_first", "")

@@ -5,18 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from draftline.structured.tags.form import (
-    Choice,
-    Form,
-    Free,
-    Leaf,
-    Literal,
-    Repeat,
-    Separated,
-    Sequence,
-    Tag,
-    Triggered,
-)
+from draftline.structured.language import Choice, Form, Free, Leaf, Literal, Repeat, Separated, Sequence, Tag, Triggered
 from draftline.structured.tags.span import TagSpan
 
 Reading = tuple[int, tuple[TagSpan, ...]]

@@ -13,9 +13,10 @@ from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import Violation
+from draftline.structured.language import Free
 from draftline.structured.table_cache import CachedTables, TableCache
 from draftline.structured.tags.determinize import determinize
-from draftline.structured.tags.form import Free, form_language, with_reasoning
+from draftline.structured.tags.form import form_language, with_reasoning
 from draftline.structured.tags.nfa_builder import NfaBuilder
 
 VOCABULARY = vocabulary("ab", "abc")

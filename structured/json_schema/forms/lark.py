@@ -24,7 +24,7 @@ from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.json_schema.shapes.objects import ObjectShape
 from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet, meet
 from draftline.structured.json_schema.shapes.union import Shapes
-from draftline.structured.language import PropertyOrder, Whitespace
+from draftline.structured.json_schema.spelling import PropertyOrder, Whitespace
 from draftline.structured.regular.syntax import literal, seq
 
 MAX_ORDERED: Final = 2_000

@@ -22,7 +22,7 @@ from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.json_schema.shapes.objects import ObjectShape
 from draftline.structured.json_schema.shapes.strings import StringSet, meet, string_tree
 from draftline.structured.json_schema.shapes.union import Shapes
-from draftline.structured.language import PropertyOrder, Whitespace
+from draftline.structured.json_schema.spelling import PropertyOrder, Whitespace
 from draftline.structured.regular.dfa import TooComplexError
 from draftline.structured.regular.syntax import (
     EMPTY,

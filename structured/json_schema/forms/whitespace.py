@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import Final
 
-from draftline.structured.language import Whitespace
+from draftline.structured.json_schema.spelling import Whitespace
 from draftline.structured.regular.syntax import EMPTY, Node, alt, literal, optional, repeat, seq
 
 MAX_SPACES: Final = 4

@@ -15,7 +15,7 @@ from draftline.structured.json_schema.shapes.demands import NEVER, Demands
 from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, ObjectShape
 from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet
 from draftline.structured.json_schema.shapes.union import ANY_NUMBER, EVERYTHING, Shapes, unite
-from draftline.structured.language import IntegerSpelling
+from draftline.structured.json_schema.spelling import IntegerSpelling
 from draftline.structured.regular import ecma
 from draftline.structured.regular.dfa import TooComplexError
 from draftline.structured.regular.expression import conjuncts, without_anchors

@@ -20,7 +20,7 @@ from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, Members, ObjectShape, settle_object
 from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet
 from draftline.structured.json_schema.shapes.union import ANY_NUMBER, Shapes, intersect, unite
-from draftline.structured.language import IntegerSpelling
+from draftline.structured.json_schema.spelling import IntegerSpelling
 
 
 def value_clauses(expander: Expander, location: Location) -> Iterator[Clause]:

@@ -14,12 +14,11 @@ from walk import Walker
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.grammar.lark import regex_grammar
-from draftline.structured.language import Language
-from draftline.structured.tags.determinize import determinize
-from draftline.structured.tags.form import (
+from draftline.structured.language import (
     Choice,
     Form,
     Free,
+    Language,
     Leaf,
     Literal,
     Repeat,
@@ -28,6 +27,7 @@ from draftline.structured.tags.form import (
     Tag,
     Triggered,
 )
+from draftline.structured.tags.determinize import determinize
 from draftline.structured.tags.lark import tag_grammar
 from draftline.structured.tags.nfa_builder import NfaBuilder
 from draftline.structured.tags.stored import from_json, to_json

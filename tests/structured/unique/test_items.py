@@ -20,7 +20,7 @@ from small_vocabulary import allowed, vocabulary
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec
-from draftline.structured.language import PropertyOrder
+from draftline.structured.json_schema.spelling import PropertyOrder
 from draftline.structured.masks import MaskedRow, fill_masks
 from draftline.structured.matcher import Matcher
 from draftline.structured.unique.values import may_become, spelled_alike, value_of
