@@ -86,7 +86,7 @@ class CompiledConstraint(Protocol):
         report: the result of compiling it.
         shortest: the fewest tokens of an allowed text, without end-of-sequence; None if that is unknown.
         shortest_reasoning: the fewest tokens of the reasoning with its marks; 0 if it has no limit.
-        nbytes: its approximate size in memory.
+        nbytes: its approximate size in memory, without ``tags``.
         tags: finds the tags of outputs; None for a constraint without tags.
         marking: the names of the special tokens that its marks may be written with, by token. They are part of the text.
     """

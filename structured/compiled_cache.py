@@ -30,7 +30,8 @@ class CompiledCache:
         """Keep a compiled constraint in place of an earlier form, and evict others until all fit."""
         _, before = self._kept.pop(constraint, (None, 0))
         self._bytes -= before
-        size = compiled.nbytes + 2 * len(constraint.source)
+        tags = 0 if compiled.tags is None else compiled.tags.nbytes
+        size = compiled.nbytes + tags + 2 * len(constraint.source)
         if size > self._max_bytes:
             return
         self._kept[constraint] = compiled, size

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from draftline.structured.grammar.scan import GrammarScan
 from draftline.structured.language import Form, Leaf
-from draftline.structured.tags.form import REASONING
+from draftline.structured.tags.form import REASONING, leaves, size
 from draftline.structured.tags.json_scan import JsonScan
 from draftline.structured.tags.nfa import Close, Positions
 from draftline.structured.tags.nfa_builder import NfaBuilder
@@ -24,6 +24,9 @@ _MAX_KNOWN = 20_000
 _MAX_PIECES = 4096
 """Pieces of text that a state remembers. Texts come as tokens, of which few follow a state."""
 
+
+_POSITION_BYTES = 280
+"""Memory of a position of the machine, or of a character of a trigger or mark: measured with forms of all kinds."""
 
 _Thread = tuple[int, JsonScan | GrammarScan | None]
 """A position of the automaton, and the position inside a leaf if it is a leaf's."""
@@ -77,6 +80,7 @@ class TagReader:
     Attributes:
         tags: the tags of the form.
         has_reasoning: whether reasoning is one of them.
+        nbytes: its approximate size in memory, without what it remembers of outputs.
     """
 
     def __init__(self, form: Form) -> None:
@@ -86,6 +90,8 @@ class TagReader:
         self._leaves = builder.leaves
         self.tags = self._nfa.tags
         self.has_reasoning = any(tag.name == REASONING for tag in self.tags)
+        texts = sum(len(leaf.language.regex or "") + len(leaf.language.grammar) for leaf in leaves(form))
+        self.nbytes = _POSITION_BYTES * size(form) + texts
         self._known: dict[tuple[_Thread, ...], _Node] = {}
 
     def begin(self) -> TagWalk:

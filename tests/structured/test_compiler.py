@@ -21,6 +21,7 @@ from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooL
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.compiled import CompiledConstraint
+from draftline.structured.compiled_cache import CompiledCache
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import MAX_CHOICES, ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
@@ -244,6 +245,17 @@ def test_the_cache_is_bounded_in_bytes_and_evicts_the_least_recently_used(prepar
         assert prepared.compile(ConstraintSpec("regex", "a{1,3}")) is first
     assert prepared.compile(ConstraintSpec("regex", "b{1,3}")) is not second
     assert first.nbytes * 3 < 4000 < first.nbytes * 8
+
+
+def test_the_cache_counts_what_reads_the_tags_of_outputs(compiler: ConstraintCompiler) -> None:
+    mark = {"type": "const_string", "value": "ab" * 10}
+    tag = {"type": "structural_tag", "format": {"type": "repeat", "min": 0, "max": 500, "content": mark}}
+    constraint = ConstraintSpec("structural_tag", json.dumps(tag))
+    compiled = compiler.compile(constraint).whole.result(timeout=PATIENCE_S)
+    assert compiled.tags is not None
+    cache = CompiledCache(compiled.nbytes + (1 << 20))
+    cache.put(constraint, compiled)
+    assert cache.get(constraint) is None  # 10,000 positions take 2 MiB and more
 
 
 def compile_regex(workers: AutomatonWorkerPool, regex: str) -> TokenAutomaton:

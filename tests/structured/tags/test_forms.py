@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import assume, given, seed, settings
@@ -153,3 +155,22 @@ def test_generated_forms_mean_what_the_definition_says(form: Form, number: int) 
 @given(FORMS, st.integers(0, 2**32))
 def test_many_generated_forms_mean_what_the_definition_says(form: Form, number: int) -> None:
     check(form, texts_near(form, random.Random(number), 60))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Literal("ab" * 5000),
+        Repeat(Literal("abcd"), 0, 1000),
+        Triggered(("<f",), tuple(Tag("", f"<f{i}>", Literal("x"), ("</f>",)) for i in range(100)), False, False, ()),
+    ],
+    ids=["literal", "repeat", "triggered"],
+)
+def test_a_reader_knows_its_size(form: Form) -> None:
+    gc.collect()
+    tracemalloc.start()
+    reader = TagReader(form)
+    gc.collect()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size / 2 < reader.nbytes < 2 * size
