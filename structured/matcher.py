@@ -24,6 +24,9 @@ Words = npt.NDArray[np.int32]
 Masks = npt.NDArray[np.int32]
 """[rows, ceil(vocab / 32)] int32, contiguous: one `Words` a row."""
 
+MAX_FORCED_BYTES = 256
+"""The most forced text of an automaton that is looked at. The drafts of one step seldom have more."""
+
 M_contra = TypeVar("M_contra", contravariant=True)
 
 
@@ -100,7 +103,7 @@ class Matcher(Protocol):
         ...
 
     def forced(self) -> bytes:
-        """The text that every continuation begins with."""
+        """The text that every continuation begins with; of a long one, a backend may give the beginning or nothing."""
         ...
 
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.token_trie import TokenTrie
 from draftline.structured.forced_drafts import forced_drafts
-from draftline.structured.matcher import Matcher, RowByRow, Words
+from draftline.structured.matcher import MAX_FORCED_BYTES, Matcher, RowByRow, Words
 from draftline.structured.vocabulary import ByteVocabulary
 
 _MASK_BYTES = 16 << 20
@@ -76,10 +76,10 @@ class HostAutomaton:
         return bool((self.automaton.next[state] != self.automaton.states).any())
 
     def forced(self, state: int) -> bytes:
-        """The text that every continuation begins with."""
+        """The text that every continuation begins with; the first `MAX_FORCED_BYTES` of a longer one."""
         automaton = self.automaton
         text = bytearray()
-        while not automaton.accepting[state]:
+        while len(text) < MAX_FORCED_BYTES and not automaton.accepting[state]:
             row = automaton.next[state]
             follows = row != automaton.states
             if follows @ self._sizes != 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.matcher import Matcher, RowByRow, Words
+from draftline.structured.matcher import MAX_FORCED_BYTES, Matcher, RowByRow, Words
 
 
 class AutomatonMatcher(Matcher):
@@ -106,7 +106,7 @@ class AutomatonMatcher(Matcher):
     def forced(self) -> bytes:
         text = bytearray()
         state = self.state
-        while (byte := int(self._automaton.forced_byte[state])) >= 0:
+        while len(text) < MAX_FORCED_BYTES and (byte := int(self._automaton.forced_byte[state])) >= 0:
             text.append(byte)
             state = int(self._automaton.byte_next[state])
         return bytes(text)

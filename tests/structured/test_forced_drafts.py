@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,12 +11,14 @@ from draftline.models.loader import open_checkpoint
 from draftline.models.tokenization.tokenizer import load_tokenizer
 from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.draft_table import MAX_FORCED_DRAFTS, DraftTable
+from draftline.structured.automaton.host_automaton import HostAutomaton, HostAutomatonMatcher
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
+from draftline.structured.automaton.token_trie import TokenTrie
 from draftline.structured.forced_drafts import forced_drafts
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.lark import regex_grammar
-from draftline.structured.matcher import Matcher
+from draftline.structured.matcher import MAX_FORCED_BYTES, Matcher
 from draftline.structured.vocabulary import ByteVocabulary
 
 VOCABULARY = vocabulary("abc", "bc", '{"', '": ', '":', '"}', "é")
@@ -70,6 +73,23 @@ def test_the_draft_table_equals_the_drafts_of_a_matcher() -> None:
         expected = forced_drafts(AutomatonMatcher(tables, state), VOCABULARY, MAX_FORCED_DRAFTS)
         assert tuple(drafts.tokens[drafts.first[state] : drafts.first[state + 1]]) == expected
     assert np.diff(drafts.first).max() == MAX_FORCED_DRAFTS
+
+
+def test_long_forced_text_is_not_tokenized_as_a_whole() -> None:
+    lengths: list[int] = []
+
+    def encode(text: str) -> list[int]:
+        lengths.append(len(text))
+        return VOCABULARY.encode(text)
+
+    tables = automaton("abc" * 1000)
+    words = replace(VOCABULARY, encode=encode)
+    drafts = DraftTable.of(tables, words)
+    assert max(lengths) <= MAX_FORCED_BYTES
+    assert drafts.at(0) == (VOCABULARY.tokens.index(b"abc"),) * MAX_FORCED_DRAFTS
+    host = HostAutomaton(compile_bytes("abc" * 1000, 10_000), TokenTrie.of(words.tokens), words)
+    assert forced_drafts(HostAutomatonMatcher(host), words, MAX_FORCED_DRAFTS) == drafts.at(0)
+    assert max(lengths) <= MAX_FORCED_BYTES
 
 
 def test_drafts_of_the_embedded_model_are_its_tokenization() -> None:
