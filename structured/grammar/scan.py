@@ -8,7 +8,13 @@ from llguidance import LLMatcher, LLTokenizer
 
 
 class GrammarScan:
-    """The position in a text of a grammar. It changes itself, so two are never equal."""
+    """The position in a text of a grammar. It changes itself, so two are never equal.
+
+    Attributes:
+        lasts: whether readings may keep it.
+    """
+
+    lasts = False
 
     def __init__(self, grammar: str) -> None:
         """At the beginning of a text. The grammar is in Lark, with llguidance's extensions."""

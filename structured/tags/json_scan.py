@@ -9,6 +9,9 @@ _SPACE = b" \t\n\r"
 _CLOSING = {ord("{"): "}", ord("["): "]"}
 _NUMBER = b"0123456789+-.eE"
 
+_MAX_KEPT_DEPTH = 256
+"""Open brackets of a position that is kept. A model may nest as deep as its context is long."""
+
 
 class JsonScan(NamedTuple):
     """The position in a document.
@@ -25,6 +28,11 @@ class JsonScan(NamedTuple):
     def complete(self) -> bool:
         """Whether the document can end here. A scalar can end anywhere: what follows it tells."""
         return self.mode == "over" or (self.mode == "scalar" and not self.open)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether readings may keep it."""
+        return len(self.open) <= _MAX_KEPT_DEPTH
 
     def step(self, byte: int) -> JsonScan | None:
         """The position after a byte; None behind the document's end."""
@@ -51,12 +59,10 @@ class JsonScan(NamedTuple):
 
     def read(self, text: str) -> tuple[JsonScan, int]:
         """The position after more of the document, and how many characters of the text are the document's."""
-        return _read(self, text)
+        return _known(self, text) if self.lasts else _read(self, text)
 
 
-@lru_cache(maxsize=1 << 15)
 def _read(scan: JsonScan, text: str) -> tuple[JsonScan, int]:
-    """Texts are tokens, so the same ones come again and again."""
     for index, character in enumerate(text):
         for byte in character.encode():
             after = scan.step(byte)
@@ -66,3 +72,7 @@ def _read(scan: JsonScan, text: str) -> tuple[JsonScan, int]:
         if scan.complete:
             return scan, index + 1
     return scan, len(text)
+
+
+_known = lru_cache(maxsize=1 << 15)(_read)
+"""Texts are tokens, so the same ones come again and again."""

@@ -59,7 +59,7 @@ class _SkeletonBuilder(NfaBuilder):
 class _Node:
     """A state of a text's reading: its threads, the tags that they are inside of, and the moves that are known.
 
-    It lasts, so that others can use it, unless a thread changes itself.
+    It lasts, so that others can use it, unless a thread changes itself or would take much memory.
     """
 
     __slots__ = ("inside", "lasts", "moves", "pieces", "surely", "threads")
@@ -148,7 +148,7 @@ class TagReader:
         node = self._known.get(threads)
         if node is None:
             inside = [frozenset(self._nfa.inside[position]) for position, _ in threads]
-            node = _Node(threads, inside, lasts=all(type(inner) is not GrammarScan for _, inner in threads))
+            node = _Node(threads, inside, lasts=all(inner is None or inner.lasts for _, inner in threads))
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             if node.lasts:
