@@ -190,36 +190,26 @@ class StepShapes:
         contexts = [row.known + row.drafts for row in rows if row.count == 1 and row.samples]
         if len(contexts) == count:
             uneven = self._may_be_uneven and are_uneven(drafts + 1, contexts, 0)
-            return self._of_uneven(count, drafts) if uneven else self.of_decode(count, drafts)
+            return self._of_uneven_decodes(count, drafts) if uneven else self.of_decode(count, drafts)
         if any(row.known_predictions for row in rows):
             return None  # log-probabilities of a prompt want logits that no graph has room for
         tokens, longest = sum([row.count + row.drafts for row in rows]), self.draft_lens[-1] if drafts else 0
         shape = self._of_prompts(count, longest, tokens)
         if shape is None or not (self._may_be_uneven and are_uneven(longest + 1, contexts, shape.rows - len(contexts))):
             return shape
-        return self._of_uneven_prompts(count, longest, tokens) or shape
+        return _smallest(self._uneven_prompts, count, longest, tokens) or shape
 
     def of_drafts(self, rows: tuple[Row, ...], are_uneven: AreUneven = never_uneven) -> StepShape | None:
         """The smallest shape in which these rows draft; None if none holds them."""
         drafts = max([row.drafts for row in rows])
         if self._may_be_uneven and are_uneven(1, [row.known for row in rows], 0):
-            return self._of_uneven(len(rows), drafts)
+            return self._of_uneven_decodes(len(rows), drafts)
         return self.of_decode(len(rows), drafts)
 
-    def _of_uneven(self, rows: int, drafts: int) -> StepShape | None:
+    def _of_uneven_decodes(self, rows: int, drafts: int) -> StepShape | None:
         """The smallest uneven shape without prompts that holds so many rows and drafts; None if none does."""
         longest = self.draft_lens[-1] if drafts else 0
-        held = [shape for shape in self._uneven_decodes if shape.drafts == longest and shape.rows >= rows]
-        return held[0] if held and drafts <= longest else None
-
-    def _of_uneven_prompts(self, rows: int, drafts: int, tokens: int) -> StepShape | None:
-        """The smallest uneven shape with prompts that holds so many rows and tokens; None if none does."""
-        held = [
-            shape
-            for shape in self._uneven_prompts
-            if shape.drafts == drafts and shape.rows >= rows and shape.tokens >= tokens
-        ]
-        return held[0] if held else None
+        return _smallest(self._uneven_decodes, rows, longest, rows) if drafts <= longest else None
 
     @property
     def drafting(self) -> list[StepShape]:
@@ -249,3 +239,9 @@ class StepShapes:
             return None
         longest = self.draft_lens[bisect_left(self.draft_lens, drafts)]
         return StepShape.decode(counts[bisect_left(counts, rows)], longest)
+
+
+def _smallest(shapes: Seq[StepShape], rows: int, drafts: int, tokens: int) -> StepShape | None:
+    """The first of some ascending shapes that has so many drafts, and holds so many rows and tokens; None if none does."""
+    held = (one for one in shapes if one.drafts == drafts and one.rows >= rows and one.tokens >= tokens)
+    return next(held, None)

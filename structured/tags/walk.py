@@ -26,7 +26,7 @@ _MAX_PIECES = 4096
 
 
 _POSITION_BYTES = 280
-"""Memory of a position of the machine, or of a character of a trigger or mark: measured with forms of all kinds."""
+"""Memory of a position of the automaton, or of a character of a trigger or mark: measured with forms of all kinds."""
 
 _Thread = tuple[int, JsonScan | GrammarScan | None]
 """A position of the automaton, and the position inside a leaf if it is a leaf's."""
