@@ -82,8 +82,8 @@ def test_shared_histories_have_the_same_bits(
         assert not shared.arrived.any()
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["own-queries", "rotated"])
-@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["own-queries", "rotated"])
+@pytest.mark.parametrize("queries", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_shared_histories_beside_prompts_have_the_same_bits(queries: int, own: bool, rng: torch.Generator) -> None:
     num_heads, kv_heads, head_dim = 6, 2, 32
     query_lens, context_lens = (queries, 40, queries, 0, 1), (300, 400, 66, 700, 200)
