@@ -24,7 +24,6 @@ def json_schema_language(
     best_effort: bool = False,
     limits: SchemaLimits = DEFAULT_LIMITS,
     order: PropertyOrder = "any",
-    max_repetition: int | None = None,
     integers: IntegerSpelling = "standard",
     close_objects: bool = False,
 ) -> Language:
@@ -36,8 +35,6 @@ def json_schema_language(
         best_effort: ignore and report keywords that cannot be enforced, instead of rejecting the schema.
         limits: bounds on its size.
         order: the order of the members of an object.
-        max_repetition: a bound on repetitions that the schema leaves unbounded (characters, digits, items, unnamed
-            members); None is no bound. Recursion stays unbounded.
         integers: the texts of integers.
         close_objects: leave out members that the schema does not mention, of objects that name properties and say
             nothing of other members.
@@ -48,7 +45,7 @@ def json_schema_language(
     """
     try:
         normaliser, graph = _graph(schema, limits, integers, close_objects)
-        return _language(normaliser, graph, whitespace, best_effort, limits, order, max_repetition)
+        return _language(normaliser, graph, whitespace, best_effort, limits, order)
     except RecursionError:
         raise InvalidConstraintError("the schema's references nest too deep") from None
 
@@ -60,14 +57,13 @@ def _language(
     best_effort: bool,
     limits: SchemaLimits,
     order: PropertyOrder,
-    max_repetition: int | None,
 ) -> Language:
     unique = unique_paths(graph, normaliser)
     violations = tuple(normaliser.violations.values())
     if violations and not best_effort:
         raise UnsupportedConstraintError(violations)
-    regex, not_regular = _regex(graph, whitespace, limits, order, max_repetition)
-    grammar = LarkWriter(graph, whitespace, order, max_repetition).write()
+    regex, not_regular = _regex(graph, whitespace, limits, order)
+    grammar = LarkWriter(graph, whitespace, order).write()
     if len(grammar) > limits.grammar_bytes:
         raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
     unenforced = (*violations, *normaliser.annotations.values())
@@ -98,12 +94,12 @@ def unenforceable(schema: str, *, limits: SchemaLimits = DEFAULT_LIMITS) -> tupl
 
 
 def _regex(
-    graph: Graph, whitespace: Whitespace, limits: SchemaLimits, order: PropertyOrder, max_repetition: int | None
+    graph: Graph, whitespace: Whitespace, limits: SchemaLimits, order: PropertyOrder
 ) -> tuple[str, None] | tuple[None, str]:
     if not limits.regex_bytes:
         return None, "#: no regular expression is asked for"
     try:
-        regex = to_regex(regular_form(graph, whitespace, order, max_repetition))
+        regex = to_regex(regular_form(graph, whitespace, order))
     except NotRegularError as error:
         return None, f"#{error.pointer or ''}: {error.reason}"
     except RecursionError:

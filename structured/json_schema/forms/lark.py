@@ -7,7 +7,6 @@ rules. For members in any order, the 64-bit parameter of a rule records the prop
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
@@ -38,21 +37,13 @@ class LarkWriter:
         graph: the language.
         whitespace: the whitespace allowed between the tokens of JSON.
         order: the order of the members of an object.
-        max_repetition: as in `json_schema_language`.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        whitespace: Whitespace,
-        order: PropertyOrder,
-        max_repetition: int | None,
-    ) -> None:
+    def __init__(self, graph: Graph, whitespace: Whitespace, order: PropertyOrder) -> None:
         self._graph = graph
         self._order = order
-        self._max_repetition = max_repetition
         self._rules: list[str] = []
-        self._terminals = LarkTerminals(max_repetition)
+        self._terminals = LarkTerminals()
         self._numbers = {value: number for number, value in enumerate(graph.nodes)}
         self._shared: dict[ArrayShape | ObjectShape | NumberSet, str] = {}
         spaces, terminal = separators(whitespace), self._terminals.text
@@ -138,8 +129,6 @@ class LarkWriter:
         rest = "" if shape.rest == NEVER else self._value(shape.rest)
         minimum = shape.min_items - len(prefix)
         maximum = None if shape.max_items is None else shape.max_items - len(prefix)
-        if maximum is None and self._max_repetition is not None:
-            maximum = max(self._max_repetition, minimum)
         tail = ""
         if rest and (maximum is None or maximum > 0):
             if prefix:
@@ -200,8 +189,6 @@ class LarkWriter:
                 self._map(name, shape)
             elif self._in_order(shape) and not counts:
                 self._ordered(name, shape)
-            elif self._max_repetition is not None and shape.others and shape.max_members is None:
-                self._unordered(name, self._counting(shape, self._max_repetition))
             else:
                 self._unordered(name, shape)
         return name
@@ -213,12 +200,6 @@ class LarkWriter:
                 f" {MAX_ORDERED} are allowed if more than {BITS} are required"
             )
         return len(shape.required) > BITS or (self._order == "schema" and len(shape.named) <= MAX_ORDERED)
-
-    def _counting(self, shape: ObjectShape, max_repetition: int) -> ObjectShape:
-        """An open object with its unnamed members bounded, if bits are left to count them."""
-        maximum = max(len(shape.named), shape.min_members) + max_repetition
-        fits = len(shape.required) + len(shape.some) + maximum.bit_length() < BITS
-        return replace(shape, max_members=maximum) if fits else shape
 
     def _others(self, shape: ObjectShape) -> Iterator[str]:
         taken = StringSet(without=frozenset(name for name, _ in shape.named))
@@ -234,9 +215,8 @@ class LarkWriter:
             self._rule(name, [empty])
             return
         member = self._rule(f"{name}_member", others)
-        maximum = shape.max_members if shape.max_members is not None else self._max_repetition
-        count = "*" if maximum is None else f"{{0,{maximum - 1}}}"
-        more = f"({self._comma} {member}){count}" if maximum != 1 else ""
+        count = "*" if shape.max_members is None else f"{{0,{shape.max_members - 1}}}"
+        more = f"({self._comma} {member}){count}" if shape.max_members != 1 else ""
         self._rule(name, [empty, f"{self._open_object} {member} {more} {self._close_object}"])
 
     def _key(self, names: StringSet) -> str:
@@ -258,8 +238,7 @@ class LarkWriter:
         tail = ""
         if others:
             member = self._rule(f"{name}_other", others)
-            count = "*" if self._max_repetition is None else f"{{0,{self._max_repetition}}}"
-            tail = f"({self._comma} {member}){count}"
+            tail = f"({self._comma} {member})*"
             self._rule(f"{name}_f{last}", [self._empty_object, f"{member} {tail} {self._close_object}"])
         else:
             self._rule(f"{name}_f{last}", [self._empty_object])

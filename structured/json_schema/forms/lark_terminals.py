@@ -7,7 +7,6 @@ regular expression have no terminal (`is_expressible`).
 from __future__ import annotations
 
 from draftline.structured.json_schema.decimals import number_text
-from draftline.structured.json_schema.forms.repetition import bounded
 from draftline.structured.json_schema.forms.text import string_text
 from draftline.structured.json_schema.multiples import InexpressibleNumbersError
 from draftline.structured.json_schema.shapes.numbers import NumberSet
@@ -27,9 +26,8 @@ from draftline.structured.regular.syntax import (
 class LarkTerminals:
     """Names the terminals of one grammar. Equal terminals have one name."""
 
-    def __init__(self, max_repetition: int | None) -> None:
-        """No terminals yet. ``max_repetition`` is as in `json_schema_language`."""
-        self._max_repetition = max_repetition
+    def __init__(self) -> None:
+        """No terminals yet."""
         self._names: dict[str, str] = {}
 
     def lines(self) -> list[str]:
@@ -46,11 +44,11 @@ class LarkTerminals:
         words.extend(literal("true" if value else "false") for value in sorted(shapes.booleans))
         for numbers in shapes.numbers:
             if (text := _number_text(numbers)) is not None:
-                words.append(bounded(text, self._max_repetition))
+                words.append(text)
         bodies = []
         for strings in shapes.strings:
             if _is_plain(strings):
-                words.append(string_text(bounded(_plain_tree(strings), self._max_repetition)))
+                words.append(string_text(_plain_tree(strings)))
             else:
                 bodies.append(self._string_body(strings))
         if words:
@@ -60,7 +58,7 @@ class LarkTerminals:
     def member_name(self, names: StringSet) -> str:
         """The terminal of a member's name."""
         if _is_plain(names):
-            return self.text(string_text(bounded(_plain_tree(names), self._max_repetition)))
+            return self.text(string_text(_plain_tree(names)))
         return self._named(self._string_body(names))
 
     def _string_body(self, strings: StringSet) -> str:
@@ -69,7 +67,7 @@ class LarkTerminals:
         def text(tree: Node) -> str:
             return f"/{to_regex(string_text(tree))}/"
 
-        length = bounded(repeat(ANY_CHAR, strings.min_length, strings.max_length), self._max_repetition)
+        length = repeat(ANY_CHAR, strings.min_length, strings.max_length)
         parts = [text(pattern) for pattern in sorted(strings.patterns, key=to_regex)]
         if length != ANY_TEXT or not parts:
             parts.insert(0, text(length))

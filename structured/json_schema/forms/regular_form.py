@@ -11,7 +11,6 @@ from typing import Final
 
 from draftline.structured.json_schema.closing import OPEN
 from draftline.structured.json_schema.decimals import number_text
-from draftline.structured.json_schema.forms.repetition import bounded
 from draftline.structured.json_schema.forms.text import string_text
 from draftline.structured.json_schema.forms.whitespace import Separators, separators
 from draftline.structured.json_schema.graph import Graph
@@ -56,13 +55,13 @@ class NotRegularError(ValueError):
         self.pointer = pointer
 
 
-def regular_form(graph: Graph, whitespace: Whitespace, order: PropertyOrder, max_repetition: int | None) -> Node:
+def regular_form(graph: Graph, whitespace: Whitespace, order: PropertyOrder) -> Node:
     """The syntax tree of the texts of a graph.
 
     Raises:
         NotRegularError: it recurses, or would be too large.
     """
-    writer = _RegexWriter(graph, whitespace, order, max_repetition)
+    writer = _RegexWriter(graph, whitespace, order)
     tree = writer.value(graph.root, 1)
     if tree.positions > MAX_POSITIONS:
         raise NotRegularError(_TOO_MANY, "")
@@ -70,11 +69,10 @@ def regular_form(graph: Graph, whitespace: Whitespace, order: PropertyOrder, max
 
 
 class _RegexWriter:
-    def __init__(self, graph: Graph, whitespace: Whitespace, order: PropertyOrder, max_repetition: int | None) -> None:
+    def __init__(self, graph: Graph, whitespace: Whitespace, order: PropertyOrder) -> None:
         self._graph = graph
         self._whitespace: Whitespace = whitespace
         self._order: PropertyOrder = order
-        self._max_repetition = max_repetition
         self._written: dict[tuple[Demands, int], Node] = {}
         self._open: set[Demands] = set()
 
@@ -121,13 +119,13 @@ class _RegexWriter:
 
     def _number(self, numbers: NumberSet) -> Node:
         try:
-            return bounded(number_text(numbers), self._max_repetition)
+            return number_text(numbers)
         except InexpressibleNumbersError as error:
             raise NotRegularError(str(error)) from None
 
     def _string(self, strings: StringSet) -> Node:
         try:
-            return string_text(bounded(string_tree(strings), self._max_repetition))
+            return string_text(string_tree(strings))
         except TooComplexError as error:
             raise NotRegularError(str(error)) from None
 
@@ -145,8 +143,6 @@ class _RegexWriter:
             return empty
         maximum = None if shape.max_items is None else shape.max_items - len(shape.prefix)
         minimum = shape.min_items - len(shape.prefix)
-        if maximum is None and self._max_repetition is not None:
-            maximum = max(self._max_repetition, minimum, 0)
         tail: Node = EMPTY
         if shape.rest != NEVER and (maximum is None or maximum > 0):
             rest = self.value(shape.rest, depth + 1)
@@ -182,7 +178,7 @@ class _RegexWriter:
             for members in shape.others:
                 names = meet(members.names, taken) if taken.without else members.names
                 if not names.is_empty():
-                    others.append(member(bounded(string_tree(names), self._max_repetition), members.value))
+                    others.append(member(string_tree(names), members.value))
         except TooComplexError as error:
             raise NotRegularError(str(error)) from None
         if others and (shape.min_members or (named and shape.max_members is not None)):
@@ -198,7 +194,7 @@ class _RegexWriter:
         if not named:
             inside = self._map(other, shape, spaces)
         elif ordered:
-            inside = _in_order(properties, other, spaces, self._max_repetition)
+            inside = _in_order(properties, other, spaces)
         else:
             inside = self._permuted(properties, other, shape, spaces)
         return seq(literal("{"), spaces.opened, inside)
@@ -207,8 +203,7 @@ class _RegexWriter:
         """The text after the opening bracket of an object without named properties."""
         if other is None or shape.max_members == 0:
             return literal("}")
-        maximum = shape.max_members if shape.max_members is not None else self._max_repetition
-        more = repeat(seq(spaces.comma, other), 0, None if maximum is None else maximum - 1)
+        more = repeat(seq(spaces.comma, other), 0, None if shape.max_members is None else shape.max_members - 1)
         return alt([literal("}"), seq(other, more, spaces.closing, literal("}"))])
 
     def _permuted(
@@ -231,7 +226,7 @@ class _RegexWriter:
         def after(left: frozenset[int]) -> Node:
             """The text after a member, while the properties in ``left`` are unwritten."""
             if left not in known:
-                loop = EMPTY if other is None else repeat(seq(spaces.comma, other), 0, self._max_repetition)
+                loop = EMPTY if other is None else repeat(seq(spaces.comma, other), 0, None)
                 options = [seq(spaces.closing, literal("}"))] if may_end(left) else []
                 options.extend(seq(spaces.comma, one, rest) for one, rest in next_members(left))
                 known[left] = seq(loop, alt(options))
@@ -244,12 +239,10 @@ class _RegexWriter:
         return alt(options)
 
 
-def _in_order(
-    properties: list[tuple[Node, bool]], other: Node | None, spaces: Separators, max_repetition: int | None
-) -> Node:
+def _in_order(properties: list[tuple[Node, bool]], other: Node | None, spaces: Separators) -> Node:
     """The text after the opening bracket, with members in the schema's order and others at the end."""
     closing = seq(spaces.closing, literal("}"))
-    others = repeat(seq(spaces.comma, other), 0, max_repetition) if other is not None else EMPTY
+    others = repeat(seq(spaces.comma, other), 0, None) if other is not None else EMPTY
     first_required = next((index for index, (_, required) in enumerate(properties) if required), None)
 
     def later(start: int) -> Node:

@@ -482,27 +482,6 @@ def test_overlapping_patterns_of_names_are_refused_by_name() -> None:
     assert walker({"type": "object", "patternProperties": apart}).accepts('{"hb":"1234567","a":"","x":1}')
 
 
-def test_repetition_can_be_bounded() -> None:
-    schema = {
-        "type": "object",
-        "properties": {"s": {"type": "string"}, "l": {"items": {"type": "integer"}, "type": "array"}},
-    }
-    one = walker(schema, max_repetition=3)
-    assert one.accepts('{"s":"abc","l":[1,2,3]}')
-    assert one.accepts('{"l":[1234]}')
-    assert not one.accepts('{"s":"abcd"}')
-    assert not one.accepts('{"l":[1,2,3,4]}')
-    assert not one.accepts('{"l":[12345]}')
-
-
-@pytest.mark.parametrize("order", ["any", "schema"])
-def test_unnamed_members_can_be_bounded(order: str) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}
-    one = walker(schema, max_repetition=2, order=order)
-    assert one.accepts('{"a":null,"b":1,"c":2}')
-    assert not one.accepts("{" + '"a":null,' + ",".join(f'"{name}":1' for name in "bcdefgh") + "}")
-
-
 def test_any_object() -> None:
     one = Walker.of_grammar(json_object_language("spaced").grammar)
     assert one.accepts('{"a": [1, {"b": null}], "c": {}}')
