@@ -15,7 +15,6 @@ from draftline import quant
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
-from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
 from draftline.models.layers import (
@@ -28,7 +27,6 @@ from draftline.models.layers import (
     wanted_states,
 )
 from draftline.models.model import Model
-from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import rope_table
 from draftline.models.scripted import ScriptedForward
 from draftline.models.weights import Weights
@@ -38,12 +36,9 @@ class Decoder(Model):
     """A decoder-only transformer with its weights, on one device.
 
     Args:
-        checkpoint: the weights.
+        weights: the checkpoint's.
         config: the model's shape; ``config.max_positions`` is the longest sequence that it will run.
         ops: the device's operations.
-        dtype: of the weights.
-        device: of the weights.
-        shard: the part of the model that ``checkpoint`` and ``config`` are of.
 
     Attributes:
         config: the model's shape.
@@ -58,30 +53,21 @@ class Decoder(Model):
         ModelLoadError: a tensor is missing, or has another shape or format than it should.
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        config: ModelConfig,
-        ops: Ops,
-        dtype: torch.dtype,
-        device: torch.device,
-        shard: Shard = WHOLE,
-    ) -> None:
-        self.config, self.dtype, self.device = config, dtype, device
-        self.cache_dtype = quant.compute_dtype(dtype, device)
-        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled, shard=shard)
+    def __init__(self, weights: Weights, config: ModelConfig, ops: Ops) -> None:
+        self.config = config
+        self.dtype, self.device, self.cache_dtype = weights.dtype, weights.device, weights.cache_dtype
         embedding, head = weights.embedding_and_head(config)
-        rope = rope_table(config, device)
+        rope = rope_table(config, self.device)
         decoder = DecoderWeights(
             embedding=embedding,
-            layers=build_layers(lambda index: _layer(weights, config, index, rope), config.num_layers, device),
+            layers=build_layers(lambda index: _layer(weights, config, index, rope), config.num_layers, self.device),
             norm=weights.vector("model.norm.weight", config.hidden_size),
             head=head,
         )
         self._run: Callable[[Batch, KVCache, HiddenStateSink], Tensor]
-        if ops.scripted and shard.scripted and device.type == "cpu":
+        if ops.scripted and weights.shard.scripted and self.device.type == "cpu":
             self._run = ScriptedForward(
-                decoder, config, self.cache_dtype, lambda count: quant.rows_to_run(count, dtype, device)
+                decoder, config, self.cache_dtype, lambda count: quant.rows_to_run(count, self.dtype, self.device)
             )
             self.brief_layers = config.num_layers
         else:

@@ -28,6 +28,11 @@ class Weights:
         device: of the weights.
         scaled: see `quant.make_linear`.
         shard: the part of the model that ``checkpoint`` has.
+
+    Attributes:
+        dtype: of the weights.
+        device: of the weights.
+        shard: see the arguments.
     """
 
     def __init__(
@@ -39,10 +44,15 @@ class Weights:
         scaled: bool,
         shard: Shard = WHOLE,
     ) -> None:
-        self._checkpoint, self._dtype, self._device, self._scaled = checkpoint, dtype, device, scaled
-        self._shard = shard
+        self.dtype, self.device, self.shard = dtype, device, shard
+        self._checkpoint, self._scaled = checkpoint, scaled
         self._formats: set[str] = set()
         self._sizes: list[int] = []
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """The dtype of activations and cache."""
+        return quant.compute_dtype(self.dtype, self.device)
 
     @property
     def formats(self) -> str:
@@ -56,12 +66,11 @@ class Weights:
 
     def vector(self, name: str, size: int) -> Tensor:
         """A norm's weights, in the activations' dtype."""
-        dtype = quant.compute_dtype(self._dtype, self._device)
-        return quant.make_table(self._raw(name, size), dtype=dtype, device=self._device)
+        return quant.make_table(self._raw(name, size), dtype=self.cache_dtype, device=self.device)
 
     def vector_plus_one(self, name: str, size: int) -> Tensor:
         """A norm's weights that are stored minus 1 (Gemma), in float32: rounding the sum would lose precision."""
-        return 1.0 + quant.make_table(self._raw(name, size), dtype=torch.float32, device=self._device)
+        return 1.0 + quant.make_table(self._raw(name, size), dtype=torch.float32, device=self.device)
 
     def positions(self, name: str, rows: int, columns: int) -> Tensor:
         """The first rows of a position embedding, which may have more rows than the model will run."""
@@ -72,14 +81,14 @@ class Weights:
 
     def embedding_and_head(self, config: ModelConfig) -> tuple[Embedding, Linear]:
         """The token embedding and the output projection, which may be one tensor."""
-        first, end = self._shard.vocabulary(config.vocab_size)
+        first, end = self.shard.vocabulary(config.vocab_size)
         shape = (end - first, config.hidden_size)
         embedding = self._raw(_EMBEDDING, *shape)
         if config.tied_embeddings:
             self._check_tied(embedding)
-            embedding = quant.unpacked(embedding.on(self._device))  # once for both
+            embedding = quant.unpacked(embedding.on(self.device))  # once for both
         head = self._head(embedding if config.tied_embeddings else self._raw(_HEAD, *shape), scaled=self._scaled)
-        return self._shard.embedding(self._table(embedding)), self._shard.joined(head)
+        return self.shard.embedding(self._table(embedding)), self.shard.joined(head)
 
     def _check_tied(self, embedding: RawTensor) -> None:
         """Files may have the output projection too, though it is the embedding, but not another one."""
@@ -105,7 +114,7 @@ class Weights:
         return self._head(self._raw(_HEAD, vocab, hidden), scaled=False)
 
     def _head(self, raw: RawTensor, *, scaled: bool) -> Linear:
-        head = quant.make_head(raw, dtype=self._dtype, device=self._device, scaled=scaled)
+        head = quant.make_head(raw, dtype=self.dtype, device=self.device, scaled=scaled)
         self._sizes.append(head.nbytes)
         return head
 
@@ -117,15 +126,15 @@ class Weights:
         """The projection ``prefix + name``, whose inputs are heads or channels: each rank has some of them."""
         biases = None
         if bias:
-            biases = self._biases(prefix, {name: outputs}).to(device=self._device)
-        return self._shard.summed(lambda own: self._linear(prefix, {name: outputs}, inputs, own), biases)
+            biases = self._biases(prefix, {name: outputs}).to(device=self.device)
+        return self.shard.summed(lambda own: self._linear(prefix, {name: outputs}, inputs, own), biases)
 
     def _biases(self, prefix: str, outputs: dict[str, int]) -> Tensor:
         return torch.cat([quant.dequantize(self._raw(f"{prefix}{name}.bias", size)) for name, size in outputs.items()])
 
     def _linear(self, prefix: str, outputs: dict[str, int], inputs: int, bias: Tensor | None) -> Linear:
         parts = [self._raw(f"{prefix}{name}.weight", size, inputs) for name, size in outputs.items()]
-        linear = quant.make_linear(parts, bias, dtype=self._dtype, device=self._device, scaled=self._scaled)
+        linear = quant.make_linear(parts, bias, dtype=self.dtype, device=self.device, scaled=self._scaled)
         # A GGUF format stays the weights' format where another one runs faster: the values are those of the file.
         stored = {part.format for part in parts if part.data.dtype == torch.uint8 and part.convert_to is None}
         self._formats.update(stored or {linear.format})
@@ -133,7 +142,7 @@ class Weights:
         return linear
 
     def _table(self, raw: RawTensor) -> Tensor:
-        table = quant.make_table(raw, dtype=self._dtype, device=self._device)
+        table = quant.make_table(raw, dtype=self.dtype, device=self.device)
         self._sizes.append(table.nbytes)
         return table
 

@@ -23,6 +23,7 @@ from draftline.models.hf_config import HfConfig
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.weight_shapes import Shape, decoder_shapes
+from draftline.models.weights import Weights
 from draftline.quant import UnsupportedFormatError, compute_dtype
 
 
@@ -33,14 +34,14 @@ class Family:
     Attributes:
         model_types: what ``model_type`` may be in its config.json, the usual one first.
         config: reads its config.json as a ModelConfig.
-        build: makes the model with its weights, from (checkpoint, config, ops, dtype, device, shard).
+        build: makes the model of a checkpoint's weights.
         shapes: gives every weight's shape, by its name in `Checkpoint`.
         stored: maps a tensor's name in an HF folder to the weight.
     """
 
     model_types: tuple[str, ...]
     config: Callable[[HfConfig], ModelConfig]
-    build: Callable[[Checkpoint, ModelConfig, Ops, torch.dtype, torch.device, Shard], Model]
+    build: Callable[[Weights, ModelConfig, Ops], Model]
     shapes: Callable[[ModelConfig], dict[str, Shape]] = decoder_shapes
     stored: Callable[[str], StoredWeight] = as_named
 
@@ -122,7 +123,7 @@ def build_model(
         # Tried here, so that the first step need not wait for it.
         attention_sizes(config.head_dim, compute_dtype(dtype, device), device)
     try:
-        build = FAMILIES[config.family].build
-        return build(shard.checkpoint(checkpoint), shard.config(config), ops, dtype, device, shard)
+        weights = Weights(shard.checkpoint(checkpoint), dtype, device, scaled=ops.runs_scaled, shard=shard)
+        return FAMILIES[config.family].build(weights, shard.config(config), ops)
     except UnsupportedFormatError as error:
         raise ModelLoadError(str(error)) from error

@@ -13,18 +13,15 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from draftline import quant
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.ops import Ops
-from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import FULL, SLIDING, HfConfig, rope_scaling, windows_by_type
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
 from draftline.models.layers import Attention, brief_layers, build_layers, wanted_states
 from draftline.models.model import Model
-from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import local_rope_table, rope_table
 from draftline.models.weight_shapes import Shape, decoder_shapes
 from draftline.models.weights import Weights
@@ -158,26 +155,17 @@ class _Gemma3Layer:
 class Gemma3(Model):
     """A Gemma 3 with its weights on one device; see `Model` for attributes and `Decoder` for arguments and errors."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        config: ModelConfig,
-        ops: Ops,
-        dtype: torch.dtype,
-        device: torch.device,
-        shard: Shard = WHOLE,
-    ) -> None:
-        self.config, self.dtype, self.device = config, dtype, device
-        self.cache_dtype = quant.compute_dtype(dtype, device)
+    def __init__(self, weights: Weights, config: ModelConfig, ops: Ops) -> None:
+        self.config = config
+        self.dtype, self.device, self.cache_dtype = weights.dtype, weights.device, weights.cache_dtype
         self._ops = ops
-        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled, shard=shard)
         self._embedding, self._head = weights.embedding_and_head(config)
         # Rounded as the embeddings are: training did so too.
         self._embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=self.cache_dtype).item()
-        rope, local_rope = rope_table(config, device), local_rope_table(config, device)
+        rope, local_rope = rope_table(config, self.device), local_rope_table(config, self.device)
         ropes = [rope if window is None else local_rope for window in config.sliding_windows]
         self._layers = build_layers(
-            lambda index: _layer(weights, config, index, ropes[index]), config.num_layers, device
+            lambda index: _layer(weights, config, index, ropes[index]), config.num_layers, self.device
         )
         self.brief_layers = brief_layers((layer.attention, layer.gate_up, layer.down) for layer in self._layers)
         self._norm = weights.vector_plus_one("model.norm.weight", config.hidden_size)

@@ -10,23 +10,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
-from draftline import quant
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.ops import Ops
-from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import HfConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
 from draftline.models.layers import Attention, brief_layers, build_layers, wanted_states
 from draftline.models.model import Model
-from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import no_rotation
 from draftline.models.weight_shapes import Shape
 from draftline.models.weights import Weights
@@ -169,24 +165,15 @@ class _Gpt2Layer:
 class Gpt2(Model):
     """A GPT-2 with its weights on one device; see `Model` for attributes and `Decoder` for arguments and errors."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        config: ModelConfig,
-        ops: Ops,
-        dtype: torch.dtype,
-        device: torch.device,
-        shard: Shard = WHOLE,
-    ) -> None:
-        self.config, self.dtype, self.device = config, dtype, device
-        self.cache_dtype = quant.compute_dtype(dtype, device)
+    def __init__(self, weights: Weights, config: ModelConfig, ops: Ops) -> None:
+        self.config = config
+        self.dtype, self.device, self.cache_dtype = weights.dtype, weights.device, weights.cache_dtype
         self._ops = ops
-        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled, shard=shard)
         self._embedding, self._head = weights.embedding_and_head(config)
         self._positions = weights.positions("model.embed_positions.weight", config.max_positions, config.hidden_size)
-        spec = AttentionSpec(no_rotation(config, device), config.score_scale)
+        spec = AttentionSpec(no_rotation(config, self.device), config.score_scale)
         self._layers = build_layers(
-            lambda index: _layer(weights, config, f"model.layers.{index}.", spec), config.num_layers, device
+            lambda index: _layer(weights, config, f"model.layers.{index}.", spec), config.num_layers, self.device
         )
         self.brief_layers = brief_layers((layer.attention, layer.up, layer.down) for layer in self._layers)
         self._norm = _norm(weights, config, "model.norm")

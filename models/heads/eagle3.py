@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftline import quant
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
@@ -58,10 +57,10 @@ class Eagle3Head:
 
     def __init__(self, checkpoint: HeadCheckpoint, ops: Ops, dtype: torch.dtype, device: torch.device) -> None:
         self.config, self.device = checkpoint.config, device
-        self.cache_dtype = quant.compute_dtype(dtype, device)
         self.target_ids = checkpoint.target_ids.to(device)
         self.first_mask_id = self.config.layer.vocab_size
         weights = Weights(checkpoint.weights, dtype, device, scaled=ops.runs_scaled)
+        self.cache_dtype = weights.cache_dtype
         try:
             layer, hidden = self.config.layer, self.config.layer.hidden_size
             self._fusion = _fusion(weights, self.config, ops)

@@ -13,6 +13,7 @@ from draftline import LLM, SamplingParams
 from draftline.engine.config import EngineConfig
 from draftline.kernels import select_ops
 from draftline.models.decoder import Decoder, EagerForward
+from draftline.models.families import build_model
 from draftline.models.scripted import ScriptedForward
 
 CPU = torch.device("cpu")
@@ -21,7 +22,8 @@ CPU = torch.device("cpu")
 def test_the_reference_runs_operation_by_operation() -> None:
     config = llama()
     for kernels, forward in (("auto", ScriptedForward), ("reference", EagerForward)):
-        model = Decoder(RandomCheckpoint(config, std=0.3), config, select_ops(CPU, kernels), torch.float32, CPU)
+        model = build_model(RandomCheckpoint(config, std=0.3), config, select_ops(CPU, kernels), torch.float32, CPU)
+        assert isinstance(model, Decoder)
         assert isinstance(model._run, forward)
 
 

@@ -14,8 +14,9 @@ from draftline.kernels.batch import KVCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.models.brief import BriefModel
-from draftline.models.decoder import Decoder
+from draftline.models.families import build_model
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink
+from draftline.models.model import Model
 
 CPU = torch.device("cpu")
 LAYERS = 6
@@ -25,12 +26,12 @@ class EagerOps(ReferenceOps):
     scripted: ClassVar[bool] = False
 
 
-def decoder(ops: ReferenceOps, *windows: int | None) -> Decoder:
+def decoder(ops: ReferenceOps, *windows: int | None) -> Model:
     config = llama(num_layers=len(windows), sliding_windows=windows)
-    return Decoder(RandomCheckpoint(config, std=0.2), config, ops, torch.float32, CPU)
+    return build_model(RandomCheckpoint(config, std=0.2), config, ops, torch.float32, CPU)
 
 
-def run(model: Decoder | BriefModel, ops: ReferenceOps, layers: int, sink: HiddenStateSink) -> Tensor:
+def run(model: Model, ops: ReferenceOps, layers: int, sink: HiddenStateSink) -> Tensor:
     """The logits of a prompt's last token, where no entry of the cache is known."""
     config = model.config
     slots = SlotTable.allocate(1, 64, 16, CPU)

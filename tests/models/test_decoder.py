@@ -16,7 +16,7 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
-from draftline.models.decoder import Decoder
+from draftline.models.families import build_model
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, UnreadStates
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def run(ops: CountingOps, sink: HiddenStateSink, *, choose: bool) -> Tensor:
     """Logits of a chunk's last token, a chunk that decides none, a verify and a decode; then of a decode of each."""
     counts, lengths, starts = (1, 0, 3, 1), (20, 9, 3, 1), (5, 8, 17, 30)
     generator = torch.Generator().manual_seed(0)
-    model = Decoder(RandomCheckpoint(CONFIG, std=0.2), CONFIG, ops, torch.float32, CPU)
+    model = build_model(RandomCheckpoint(CONFIG, std=0.2), CONFIG, ops, torch.float32, CPU)
     slots = SlotTable.allocate(4, 64, 16, CPU)
     slots.block_tables.copy_(torch.randperm(64, generator=generator).view(4, 16))
     slots.tokens.copy_(torch.randint(0, CONFIG.vocab_size, slots.tokens.shape, generator=generator))

@@ -19,7 +19,6 @@ from draftline.kernels.batch import KVCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.models.config import ModelConfig
-from draftline.models.decoder import Decoder
 from draftline.models.families import build_model
 from draftline.models.model import Model
 
@@ -118,13 +117,13 @@ class Engine:
 )
 def test_logits_have_the_same_bits_in_every_schedule(weight_format: str, dtype: torch.dtype) -> None:
     ops = ReferenceOps()
-    check_schedules(Decoder(checkpoint(weight_format), CONFIG, ops, dtype, CPU), ops)
+    check_schedules(build_model(checkpoint(weight_format), CONFIG, ops, dtype, CPU), ops)
 
 
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
 def test_narrower_caches_keep_that(cache_dtype: torch.dtype) -> None:
     ops = ReferenceOps()
-    check_schedules(Decoder(checkpoint("Q8_0"), CONFIG, ops, torch.float16, CPU), ops, cache_dtype)
+    check_schedules(build_model(checkpoint("Q8_0"), CONFIG, ops, torch.float16, CPU), ops, cache_dtype)
 
 
 # Gemma 3 in each type once, with soft caps or without: those do not depend on the type.
@@ -196,7 +195,7 @@ def test_operation_by_operation_gives_the_program_s_bits(
     for scripted in (True, False):
         ops = ReferenceOps()
         ops.scripted = scripted
-        model = Decoder(checkpoint("Q8_0", config), config, ops, dtype, CPU)
+        model = build_model(checkpoint("Q8_0", config), config, ops, dtype, CPU)
         engine = Engine(model, ops, sequences, 0, cache_dtype)
         logits.append([part for step in rows for part in engine.run(step)])
     for program, by_operation in zip(*logits, strict=True):
