@@ -45,25 +45,14 @@ def json_schema_language(
     """
     try:
         normaliser, graph = _graph(schema, limits, integers, close_objects)
-        return _language(normaliser, graph, whitespace, best_effort, limits, order)
+        unique = unique_paths(graph, normaliser)
+        violations = tuple(normaliser.violations.values())
+        if violations and not best_effort:
+            raise UnsupportedConstraintError(violations)
+        regex, not_regular = _regex(graph, whitespace, limits, order)
+        grammar = LarkWriter(graph, whitespace, order).write()
     except RecursionError:
         raise InvalidConstraintError("the schema's references nest too deep") from None
-
-
-def _language(
-    normaliser: Normaliser,
-    graph: Graph,
-    whitespace: Whitespace,
-    best_effort: bool,
-    limits: SchemaLimits,
-    order: PropertyOrder,
-) -> Language:
-    unique = unique_paths(graph, normaliser)
-    violations = tuple(normaliser.violations.values())
-    if violations and not best_effort:
-        raise UnsupportedConstraintError(violations)
-    regex, not_regular = _regex(graph, whitespace, limits, order)
-    grammar = LarkWriter(graph, whitespace, order).write()
     if len(grammar) > limits.grammar_bytes:
         raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
     unenforced = (*violations, *normaliser.annotations.values())
@@ -79,7 +68,7 @@ def _graph(
     return normaliser, build_graph(normaliser, normaliser.demand(document.root), limits)
 
 
-def unenforceable(schema: str, *, limits: SchemaLimits = DEFAULT_LIMITS) -> tuple[Violation, ...]:
+def unenforceable(schema: str, limits: SchemaLimits) -> tuple[Violation, ...]:
     """The parts of a schema that cannot be enforced exactly. It takes less time than `json_schema_language`.
 
     Raises:
@@ -109,6 +98,6 @@ def _regex(
     return regex, None
 
 
-def json_object_language(whitespace: Whitespace = "free") -> Language:
+def json_object_language(whitespace: Whitespace) -> Language:
     """The texts of all JSON objects."""
     return json_schema_language('{"type": "object"}', whitespace=whitespace)

@@ -27,11 +27,11 @@ MAX_TREE_STATES = 500
 MAX_TREE_NODES = 20_000
 
 
-def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
+def to_tree(dfa: Dfa) -> Node:
     """A syntax tree of the language of an automaton, by eliminating its states, those first that make it grow the least.
 
     Raises:
-        TooComplexError: the automaton has too many states, or the tree would have more than ``max_nodes`` nodes.
+        TooComplexError: the automaton has too many states, or the tree would have too many nodes.
     """
     if len(dfa.steps) > MAX_TREE_STATES:
         raise TooComplexError(f"more than {MAX_TREE_STATES} states to write as a regular expression")
@@ -68,8 +68,8 @@ def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
                 path = seq(entering, around, leaving)
                 known = out[source].get(target)
                 joined = path if known is None else alt([known, path])
-                if joined.size > max_nodes:
-                    raise TooComplexError(f"its regular expression has more than {max_nodes} parts")
+                if joined.size > MAX_TREE_NODES:
+                    raise TooComplexError(f"its regular expression has more than {MAX_TREE_NODES} parts")
                 out[source][target] = joined
                 into[target].add(source)
         for target in out[state]:

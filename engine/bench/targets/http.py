@@ -28,7 +28,6 @@ class HttpTarget(Target):
         """Use a client, which this closes; `connect` makes one."""
         self._http = http
         self.info = info
-        self._extra: dict[str, object] = {}
 
     @classmethod
     async def connect(cls, url: str, token: str | None, model: str | None, ca: str | None = None) -> Self:

@@ -24,7 +24,7 @@ _MAX_SECONDS: Final = 10**9
 
 
 @functools.lru_cache(maxsize=128)
-def duration_text(low: timedelta | None = None, high: timedelta | None = None) -> Node:
+def duration_text(low: timedelta | None, high: timedelta | None) -> Node:
     """The durations from ``low`` to ``high``. With bounds, each has one unit: P30D, PT36H, PT90M or PT5.5S."""
     if low is None and high is None:
         return tree(_ANY)

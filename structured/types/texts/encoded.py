@@ -19,9 +19,8 @@ def base64_text(min_length: int = 0, max_length: int | None = None, url_safe: bo
     return _grouped(three, ends, min_length, max_length)
 
 
-def base64_of_ascii(url_safe: bool = False) -> Node:
-    """The padded base64 texts of ASCII texts: the top bit of every byte is zero."""
-    del url_safe  # ASCII uses neither of the two letters in which the alphabets differ
+def base64_of_ascii() -> Node:
+    """The padded base64 texts of ASCII texts, in either alphabet: they have neither of the two letters that differ."""
     first, second, third = "[A-Za-f]", "[A-HQ-Xg-nw-z0-3]", "[ABEFIJMNQRUVYZcdghklopstwx014589]"
     low = "[A-Za-z0-9]"
     three = tree(f"{first}{second}{third}{low}")
@@ -29,7 +28,7 @@ def base64_of_ascii(url_safe: bool = False) -> Node:
     return _grouped(three, ends, 0, None)
 
 
-def hex_text(min_length: int = 0, max_length: int | None = None) -> Node:
+def hex_text(min_length: int, max_length: int | None) -> Node:
     """Two hexadecimal digits for each byte."""
     return repeat(tree("[0-9a-f]{2}"), min_length, max_length)
 

@@ -86,7 +86,7 @@ MAX_TAIL: Final = 120
 """The most characters of a URL's path with its query, and of its fragment, if the type limits its length."""
 
 
-def url_text(schemes: Sequence[str] | None, max_length: int | None, user: bool = False) -> Node:
+def url_text(schemes: Sequence[str] | None, max_length: int | None, *, user: bool) -> Node:
     """URLs with a host, which is a name or an IPv4 address, and at most a path, a query and a fragment.
 
     Args:

@@ -28,7 +28,7 @@ _TICK: Final = timedelta(microseconds=1)
 
 
 @functools.lru_cache(maxsize=256)
-def date_text(low: date = date.min, high: date = date.max) -> Node:
+def date_text(low: date, high: date) -> Node:
     """The dates from ``low`` to ``high``."""
     if (low, high) == (date.min, date.max):
         return tree(_DATE)
@@ -36,7 +36,7 @@ def date_text(low: date = date.min, high: date = date.max) -> Node:
 
 
 @functools.lru_cache(maxsize=256)
-def time_text(low: time | None = None, high: time | None = None, zone: Zone = "any") -> Node:
+def time_text(low: time | None, high: time | None, zone: Zone) -> Node:
     """The times from ``low`` to ``high``, which have one offset or none."""
     parts = [tree(_TIME)]
     if low is not None:
@@ -47,7 +47,7 @@ def time_text(low: time | None = None, high: time | None = None, zone: Zone = "a
 
 
 @functools.lru_cache(maxsize=256)
-def datetime_text(low: datetime | None = None, high: datetime | None = None, zone: Zone = "any") -> Node:
+def datetime_text(low: datetime | None, high: datetime | None, zone: Zone) -> Node:
     """The datetimes from ``low`` to ``high``. With bounds, the offset is UTC's, or there is none."""
     suffix = _zone_text(zone, low, high)
     low, high = (_utc(bound) for bound in (low, high))
@@ -59,16 +59,6 @@ def datetime_text(low: datetime | None = None, high: datetime | None = None, zon
     if high is not None:
         wall = both(wall, at_most(high.isoformat(timespec="microseconds")))
     return seq(wall, suffix)
-
-
-def after(bound: datetime) -> datetime:
-    """The next datetime."""
-    return bound + _TICK
-
-
-def before(bound: datetime) -> datetime:
-    """The last datetime before this one."""
-    return bound - _TICK
 
 
 def time_after(bound: time) -> time:
