@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from draftline.engine.stats import DevicePeak
+from draftline.quant.eight_bit import NAMES
 
 _T, _GB = 1e12, 1e9
 
@@ -31,8 +32,6 @@ _PEAKS: Mapping[str, tuple[float, float, float]] = {
     "NVIDIA GeForce RTX 3090": (71 * _T, 284 * _T, 936 * _GB),
 }
 
-_EIGHT_BIT = ("F8_E4M3", "I8")
-
 
 def peak_of(name: str, formats: str) -> DevicePeak | None:
     """The peak rates of a GPU; None where they are not known, as of every CPU.
@@ -46,4 +45,4 @@ def peak_of(name: str, formats: str) -> DevicePeak | None:
     if rates is None:
         return None
     sixteen, eight, memory = rates
-    return DevicePeak(eight if any(part in _EIGHT_BIT for part in formats.split("+")) else sixteen, memory)
+    return DevicePeak(eight if any(part in NAMES.values() for part in formats.split("+")) else sixteen, memory)

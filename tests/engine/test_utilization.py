@@ -8,23 +8,40 @@ import re
 import pytest
 import torch
 from drafters import oracle
+from random_checkpoint import RandomCheckpoint, llama
 from tiny import CONFIG, Client, alone, tiny_core, tiny_model
 
+from draftline import quant
 from draftline.engine.params import SamplingParams
 from draftline.engine.process.log_format import TextFormatter
 from draftline.engine.runner.peaks import peak_of
 from draftline.engine.scheduling.step_log import StepLines
 from draftline.engine.stats import DevicePeak, Utilization, WorkCounts, WorkMeter
+from draftline.kernels.reference.ops import ReferenceOps
+from draftline.models.families import build_model
 from draftline.models.work import ModelWork
 
 
-def test_eight_bit_products_count_at_their_own_peak() -> None:
-    dense, eight = peak_of("NVIDIA H200", "BF16"), peak_of("NVIDIA H200", "F8_E4M3")
+class ScaledOps(ReferenceOps):
+    """Runs eight-bit weights as stored, as a GPU does."""
+
+    scripted = False
+    runs_scaled = True
+
+
+@pytest.mark.parametrize("conversion", quant.CONVERT)
+def test_eight_bit_products_count_at_their_own_peak(conversion: str) -> None:
+    config, cpu = llama(hidden_size=128, intermediate_size=256), torch.device("cpu")
+    formats = []
+    for weight_format in ("F32", conversion):
+        weights = RandomCheckpoint(config, std=0.1, weight_format=weight_format)
+        formats.append(build_model(weights, config, ScaledOps(), torch.bfloat16, cpu).quantization)
+    dense, eight = (peak_of("NVIDIA H200", one) for one in formats)
     assert dense is not None
     assert eight is not None
     assert eight.flops_per_s == pytest.approx(2 * dense.flops_per_s, rel=1e-3)
     assert eight.bytes_per_s == dense.bytes_per_s == 4.8e12
-    assert peak_of("some other device", "BF16") is None
+    assert peak_of("some other device", formats[0]) is None
 
 
 def test_shares_are_of_the_time_between_two_moments() -> None:
