@@ -27,7 +27,7 @@ from torch import Tensor
 from draftline.quant import half
 from draftline.quant.compressed_tensors import compressed_tensors_scheme
 from draftline.quant.dense import DenseLinear, dequantize_dense
-from draftline.quant.eight_bit import dequantize_scaled
+from draftline.quant.eight_bit import NAMES, dequantize_scaled
 from draftline.quant.errors import UnsupportedFormatError as UnsupportedFormatError
 from draftline.quant.fp8 import to_fp8
 from draftline.quant.fp8_block import fp8_scheme
@@ -54,7 +54,7 @@ DEQUANTIZE: dict[str, Callable[[RawTensor], Tensor]] = {
     "Q8_0": dequantize_q8_0,
     **dict.fromkeys(GGML_FORMATS, dequantize_ggml),
 }
-
+"""By the format of a stored tensor."""
 
 SCHEMES: dict[str, Callable[[Mapping[str, object]], Scheme]] = {
     "compressed-tensors": compressed_tensors_scheme,
@@ -63,10 +63,7 @@ SCHEMES: dict[str, Callable[[Mapping[str, object]], Scheme]] = {
 """By ``quant_method`` of a checkpoint's ``quantization_config``."""
 
 CONVERT: dict[str, Callable[[RawTensor, Tensor], RawTensor]] = {"fp8": to_fp8, "int8": to_int8}
-"""Conversions of weights, by format: from the tensor and its values."""
-
-_CONVERTED = {"fp8": "F8_E4M3", "int8": "I8"}
-"""The formats that they end in, by the same names."""
+"""Conversions of weights, by the name that the format has in `NAMES`: from the tensor and its values."""
 
 _FP8_CAPABILITY = (8, 9)
 
@@ -170,7 +167,7 @@ def make_table(raw: RawTensor, *, dtype: torch.dtype, device: torch.device) -> T
 
 
 def _converted(raw: RawTensor) -> RawTensor:
-    if raw.convert_to is None or raw.format == _CONVERTED[raw.convert_to]:
+    if raw.convert_to is None or raw.convert_to == NAMES.get(raw.data.dtype):
         return raw
     return CONVERT[raw.convert_to](raw, dequantize(raw))
 

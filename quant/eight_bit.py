@@ -11,11 +11,8 @@ from draftline.kernels.scaled import scaled_up
 from draftline.quant.errors import UnsupportedFormatError
 from draftline.quant.tensor import RawTensor, Scales
 
-TYPES = {"F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8}
-"""The formats, by their safetensors names."""
-
 NAMES = {torch.float8_e4m3fn: "fp8", torch.int8: "int8"}
-"""Their names in reports."""
+"""The names of eight-bit types in options and reports."""
 
 
 def dequantize_scaled(raw: RawTensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn.functional import linear, silu
 from draftline import quant
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.scaled import GROUP
-from draftline.quant.eight_bit import TYPES, with_scales
+from draftline.quant.eight_bit import with_scales
 from draftline.quant.scaled import ScaledLinear, mergeable, merged
 from draftline.quant.scheme import Scheme
 from draftline.quant.tensor import RawTensor, Scales
@@ -29,9 +29,9 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 def stored(name: str, weight_format: str, n: int, k: int, seed: int = 0) -> RawTensor:
     """Eight-bit values as a file has them, without scales."""
-    spread = 20.0 if weight_format == "F8_E4M3" else 40.0
+    spread, dtype = (20.0, FP8) if weight_format == "F8_E4M3" else (40.0, torch.int8)
     values = (spread * random(n, k, seed=seed)).clamp(-127, 127)
-    return RawTensor(name, weight_format, (n, k), values.to(TYPES[weight_format]))
+    return RawTensor(name, weight_format, (n, k), values.to(dtype))
 
 
 def scale_tensor(name: str, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> RawTensor:
