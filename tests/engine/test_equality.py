@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 from covering import covering
 from drafters import Adversary, oracle
 from equality import GREEDY, KINDS, assert_same, prompts, run_all, samplings
-from tiny import Client, alone, tiny_core
+from tiny import Client, alone, free_constraints, tiny_core
 
+from draftline.engine.config import DrafterName, EngineConfig
+from draftline.engine.drafting.build import DRAFTERS
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams
 from draftline.kernels.reference.ops import ReferenceOps
-from draftline.spec.ngram import NGram
 
 
 @pytest.fixture(scope="module")
@@ -104,18 +106,23 @@ def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int
 
 
 @pytest.mark.parametrize(
-    ("drafts", "steps_ahead"),
-    [
-        *((1, 0), (2, 1), (4, 1), (8, 0)),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 1), (2, 0), (4, 0), (8, 1))),
-    ],
+    ("name", "drafts", "steps_ahead"),
+    covering(
+        {name: name for name in DRAFTERS},
+        {str(drafts): drafts for drafts in (1, 2, 4, 8)},
+        {str(steps): steps for steps in (0, 1)},
+    ),
 )
-def test_ngram_drafts_change_nothing(solo: list[RequestOutput], drafts: int, steps_ahead: int) -> None:
+def test_no_drafter_changes_anything(
+    solo: list[RequestOutput], name: DrafterName, drafts: int, steps_ahead: int
+) -> None:
+    config, table = EngineConfig(drafter=name, draft_tokens=drafts), free_constraints(5, drafts)
+    drafter = DRAFTERS[name](config, ReferenceOps(), table, torch.device("cpu"))
     client = Client(
-        tiny_core(drafter=NGram(drafts, ReferenceOps()), num_slots=5, token_budget=40, steps_ahead=steps_ahead)
+        tiny_core(drafter=drafter, constraints=table, num_slots=5, token_budget=40, steps_ahead=steps_ahead)
     )
     results = run_all(client, KINDS, 1)
-    assert client.core.stats().drafted_tokens > 0
+    assert (client.core.stats().drafted_tokens > 0) == (drafter.max_draft_tokens > 0)
     for i, expected in enumerate(solo[:KINDS]):
         assert_same(results[str(i)], expected)
 
