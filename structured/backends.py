@@ -97,29 +97,24 @@ class Backends:
         report = CompileReport(
             backend="automaton",
             runs_on="device",
+            compile_s=time.monotonic() - started,
+            unenforced=tables.unenforced,
+            closed=tables.closed,
             states=automaton.states,
             classes=automaton.classes,
             masks=len(automaton.masks),
-            compile_s=time.monotonic() - started,
-            unenforced=tables.unenforced,
-            no_automaton=None,
-            closed=tables.closed,
         )
-        marking = self._marking(tables.form)
-        return CompiledAutomaton(report, automaton, drafts, _tag_reader(tables.form), marking)
+        return CompiledAutomaton(report, automaton, drafts, _tag_reader(tables.form), self._marking(tables.form))
 
     def starting(self, host: HostAutomaton, language: Language, started: float) -> StartingAutomaton:
         """The constraint by an automaton over bytes, until its tables are built."""
         report = CompileReport(
             backend="automaton",
             runs_on="host",
-            states=host.automaton.states,
-            classes=0,
-            masks=0,
             compile_s=time.monotonic() - started,
             unenforced=language.unenforced,
-            no_automaton=None,
             closed=language.closed,
+            states=host.automaton.states,
         )
         return StartingAutomaton(report, host, _tag_reader(language.form), self._marking(language.form))
 
@@ -146,13 +141,10 @@ class Backends:
         report = CompileReport(
             backend="grammar",
             runs_on="host",
-            states=0,
-            classes=0,
-            masks=0,
             compile_s=time.monotonic() - started,
             unenforced=language.unenforced,
-            no_automaton=no_automaton,
             closed=language.closed,
+            no_automaton=no_automaton,
         )
         return CompiledGrammar(
             report,

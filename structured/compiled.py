@@ -21,24 +21,24 @@ class CompileReport:
     Attributes:
         backend: the backend that enforces it: "automaton" or "grammar".
         runs_on: where masks are computed: on the "device", by look-ups in an automaton's tables, or on the "host".
-        states: states of the automaton; 0 for a grammar.
-        classes: token classes that the automaton tells apart; 0 for a grammar.
-        masks: distinct token masks of the automaton; 0 for a grammar.
         compile_s: compile time in seconds.
         unenforced: parts of the constraint that are not enforced: annotations, and with best effort also keywords.
-        no_automaton: why a grammar enforces it; None for an automaton.
         closed: JSON pointers of the schemas whose objects were closed.
+        states: states of the automaton; 0 for a grammar.
+        classes: token classes that the automaton's tables tell apart; 0 without tables.
+        masks: distinct token masks of the tables; 0 without them.
+        no_automaton: why a grammar enforces it; None for an automaton.
     """
 
     backend: Literal["automaton", "grammar"]
     runs_on: Literal["device", "host"]
-    states: int
-    classes: int
-    masks: int
     compile_s: float
     unenforced: tuple[Violation, ...]
-    no_automaton: str | None
-    closed: tuple[str, ...] = ()
+    closed: tuple[str, ...]
+    states: int = 0
+    classes: int = 0
+    masks: int = 0
+    no_automaton: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
