@@ -131,10 +131,11 @@ class DrafterBuilder:
             step_tokens: the most tokens that one step computes.
             facts: what the duration of the target's steps depends on.
         """
-        policy = self._lengths(runner, table, shapes, facts)
         if not self.max_draft_tokens:
-            return policy
-        policy = ForcedTextDrafting(policy, self.max_draft_tokens, shapes.max_drafting_rows)
+            return DraftPolicy()
+        policy: DraftPolicy = ForcedTextDrafting(
+            self._lengths(runner, table, shapes, facts), self.max_draft_tokens, shapes.max_drafting_rows
+        )
         if self._draft is None:
             return policy
         return CachedDrafting(
@@ -148,7 +149,7 @@ class DrafterBuilder:
     def _lengths(self, runner: Runner, table: SlotTable, shapes: StepShapes, facts: tuple[str, ...]) -> DraftPolicy:
         """The policy that chooses how many tokens to draft, apart from those that a constraint forces."""
         config = self._config
-        if self._name in (NoDrafter.name, ForcedDrafter.name):
+        if self._name == ForcedDrafter.name:
             return DraftPolicy()
         if config.draft_length == "fixed":
             return FixedDrafting(self.max_draft_tokens, shapes.max_drafting_rows)
