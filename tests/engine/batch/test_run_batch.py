@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 from fake_engine import FakeEngine
-from patience import PATIENCE_S
+from served_on_a_thread import served_on_a_thread
 
 from draftline.engine.batch.lines import PlainPrompts, check_ids, read_lines
 from draftline.engine.batch.output import AnswerFile
@@ -33,23 +32,8 @@ PLAIN = PlainPrompts({"max_tokens": 3}, as_chat=False)
 def served() -> Iterator[tuple[FakeEngine, str]]:
     """A fake engine, and the URL of its server, which has a thread of its own."""
     engine = FakeEngine()
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def start() -> Server:
-        server = Server(ServerConfig(port=0, http_port=0, log_requests=False))
-        await server.start()
-        await server.serve(engine)
-        return server
-
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
-    yield engine, f"http://{server.http_address}"
-    asyncio.run_coroutine_threadsafe(server.abort(), loop).result(PATIENCE_S)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-    engine.close()
+    with served_on_a_thread(engine, log_requests=False) as server:
+        yield engine, f"http://{server.http_address}"
 
 
 @pytest.fixture

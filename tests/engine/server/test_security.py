@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +32,6 @@ from draftline.v1.admin_pb2_grpc import AdminServiceStub
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 CLIENT, ADMIN = "a-client's-long-token", "an-admin's-long-token"
-
-
-@pytest.fixture
-async def serve(engine: FakeEngine) -> AsyncIterator[Callable[..., Any]]:
-    """Start servers with options; each is stopped after the test."""
-    servers: list[Server] = []
-
-    async def start(**options: Any) -> Server:
-        server = Server(ServerConfig(port=0, **options))
-        servers.append(server)
-        await server.start()
-        await server.serve(engine)
-        return server
-
-    yield start
-    for server in servers:
-        await server.abort()
 
 
 def write(path: Path, content: str | bytes) -> str:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
-from patience import PATIENCE_S
 from pydantic import BaseModel, ConfigDict
+from served_on_a_thread import served_on_a_thread
 
 from draftline.engine.config import EngineConfig
-from draftline.engine.server.config import ServerConfig
-from draftline.engine.server.server import Server
 from draftline.engine.threaded_engine import start_engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -36,23 +32,8 @@ class Person(BaseModel):
 def url() -> Iterator[str]:
     """A server of the embedded model, on a thread of its own."""
     engine = start_engine(EngineConfig(device="cpu", max_num_seqs=8))
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def start() -> Server:
-        server = Server(ServerConfig(port=0, http_port=0))
-        await server.start()
-        await server.serve(engine)
-        return server
-
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
-    yield f"http://{server.http_address}/v1"
-    asyncio.run_coroutine_threadsafe(server.abort(), loop).result(PATIENCE_S)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-    engine.close()
+    with served_on_a_thread(engine) as server:
+        yield f"http://{server.http_address}/v1"
     with warnings.catch_warnings():  # some clients leave connections open
         warnings.simplefilter("ignore")
         gc.collect()

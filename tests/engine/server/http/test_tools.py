@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,11 +10,10 @@ import jsonschema_rs
 import openai
 import pytest
 from loaded_once import loaded_once
-from patience import PATIENCE_S
+from served_on_a_thread import served_on_a_thread
 
 from draftline import Client, SamplingParams
 from draftline.engine.config import EngineConfig
-from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
 from draftline.engine.threaded_engine import start_engine
 
@@ -38,23 +35,8 @@ def server() -> Iterator[Server]:
     """A server of the embedded model, on a thread of its own."""
     with loaded_once(layers=4):
         engine = start_engine(EngineConfig(device="cpu", max_num_seqs=8, max_model_len=2048, draft_length="fixed"))
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def start() -> Server:
-        server = Server(ServerConfig(port=0, http_port=0))
-        await server.start()
-        await server.serve(engine)
-        return server
-
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
-    yield server
-    asyncio.run_coroutine_threadsafe(server.abort(), loop).result(PATIENCE_S)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-    engine.close()
+    with served_on_a_thread(engine) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

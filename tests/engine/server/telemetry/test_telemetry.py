@@ -50,23 +50,6 @@ from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 SECRET = "the secret of the prompt"
 
 
-@pytest.fixture
-async def serve(tmp_path: Any) -> AsyncIterator[Callable[..., Any]]:
-    """Start servers with options; each is stopped after the test."""
-    servers: list[Server] = []
-
-    async def start(engine: Any, **options: Any) -> Server:
-        server = Server(ServerConfig(port=0, **options))
-        servers.append(server)
-        await server.start()
-        await server.serve(engine)
-        return server
-
-    yield start
-    for server in servers:
-        await server.abort()
-
-
 async def busy(stub: AsyncStub, engine: FakeEngine) -> None:
     """Make requests: two that end, one that is cancelled, one that is refused, one that fails."""
     client = SessionClient(stub)
