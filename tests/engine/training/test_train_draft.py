@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
+from byte_llama import byte_llama
 from byte_tokenizer import VOCAB, write_byte_tokenizer
 from typer.testing import CliRunner, Result
 
@@ -29,20 +29,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama over bytes, with a chat template."""
     folder = tmp_path_factory.mktemp("target")
     write_byte_tokenizer(folder)
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        initializer_range=0.3,
-        tie_word_embeddings=True,
-        eos_token_id=256,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    byte_llama(tie_word_embeddings=True).save_pretrained(folder)
     return folder
 
 

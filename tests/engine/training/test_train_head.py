@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
-from byte_tokenizer import VOCAB, write_byte_tokenizer
+from byte_llama import byte_llama
+from byte_tokenizer import write_byte_tokenizer
 from tiny_head import head_fields, random_weights, write_head
 from typer.testing import CliRunner, Result
 
@@ -26,20 +25,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama over bytes, with a chat template. Its next token mostly depends on the newest one."""
     folder = tmp_path_factory.mktemp("target")
     write_byte_tokenizer(folder)
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-        eos_token_id=256,
-    )
-    model = transformers.LlamaForCausalLM(config)
+    model = byte_llama(tie_word_embeddings=False)
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.data *= 0.1
         layer.mlp.down_proj.weight.data *= 0.1
