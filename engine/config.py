@@ -46,7 +46,7 @@ class EngineConfig(Options):
         min_length=1,
         description="an HF folder, a .gguf file, a hub id, or 'smollm2' (the embedded SmolLM2-135M-Instruct)",
     )
-    tokenizer: str | None = Field(default=None, description="where the tokenizer is; with the model where unset")
+    tokenizer: str | None = Field(default=None, description="where to find the tokenizer; with the model where unset")
     chat_template: str | None = Field(
         default=None, min_length=1, description="file with a Jinja chat template; the model's own where unset"
     )
@@ -58,8 +58,8 @@ class EngineConfig(Options):
     )
     dtype: DType = Field(
         default="auto",
-        description="dtype of activations and cache; 'auto' is bfloat16 on a GPU, on a CPU the one that it is fastest in; a "
-        "CPU's 'float16' is that of weights, beside float32",
+        description="dtype of activations and cache; 'auto' is bfloat16 on a GPU, on a CPU the one that it is fastest in; on a "
+        "CPU, 'float16' is the dtype of weights, and activations and cache are float32",
     )
     quantization: Conversion = Field(
         default="auto",
@@ -153,7 +153,7 @@ class EngineConfig(Options):
         default=None,
         ge=0,
         le=2**64 - 1,
-        description="seed of the seeds of requests that have none, in the order of their arrival; random where unset",
+        description="seed from which requests without one get theirs, in the order of their arrival; random where unset",
     )
     prefix_caching: bool = Field(default=True, description="reuse the cache of prompts' common prefixes")
     max_waiting: int = Field(default=1024, ge=1, description="max waiting requests; more are refused")

@@ -116,7 +116,9 @@ class SamplingParams(_Params):
         le=2**31 - 1,
         description="keep this many of the prompt's last tokens; -1 keeps as many as fit",
     )
-    n: int = Field(default=1, ge=1, le=MAX_N, description="independent outputs of the prompt, seeded seed, seed + 1, …")
+    n: int = Field(
+        default=1, ge=1, le=MAX_N, description="independent outputs of the prompt, with the seeds seed, seed + 1, …"
+    )
 
     @field_validator("stop", mode="before")
     @classmethod
