@@ -20,13 +20,13 @@ from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.automaton.starting import StartingAutomaton
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
-from draftline.structured.compile_queue import CompileJob
 from draftline.structured.compiled import CompiledConstraint, CompileReport
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.compiled import CompiledGrammar
 from draftline.structured.grammar.limits import GrammarLimits
+from draftline.structured.job_queue import QueuedJob
 from draftline.structured.language import Form, Language
 from draftline.structured.table_cache import CachedTables
 from draftline.structured.tags.special import marking_tokens
@@ -39,7 +39,7 @@ from draftline.structured.vocabulary import ByteVocabulary
 SMALLEST_GRAMMAR = Language(None, 'start: "a"')
 """Compiled once, to build what all grammars share."""
 
-Job: TypeAlias = CompileJob[CompiledConstraint] | CompileJob[object]
+Job: TypeAlias = QueuedJob[CompiledConstraint] | QueuedJob[object]
 """A job that a caller waits for, or one that none does."""
 
 

@@ -2,7 +2,7 @@
 
 Worker processes (`automaton.worker_pool`) read schemas and compile automata. `backends` makes compiled constraints of what
 they answer. The caller never blocks. Requests for a constraint that is being compiled share its compilation, and
-callers take turns (`compile_queue`). A compilation ends when no caller waits for it any more. An LRU cache keeps compiled
+callers take turns (`job_queue`). A compilation ends when no caller waits for it any more. An LRU cache keeps compiled
 constraints, and a folder keeps tables for later processes (`table_cache`).
 
 Outputs with a large automaton begin on the host (`automaton.starting`). Its tables are built behind them.
@@ -26,19 +26,21 @@ from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.automaton.token_trie import TokenTrie
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.backends import SMALLEST_GRAMMAR, Backends, tables_of
-from draftline.structured.compile_queue import CompileJob, CompileQueue
 from draftline.structured.compiled import CompiledConstraint, settled
 from draftline.structured.compiled_cache import CompiledCache
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import (
-    CompileQueueFullError,
     InvalidConstraintError,
+    JobQueueFullError,
 )
 from draftline.structured.grammar.limits import GrammarLimits
+from draftline.structured.job_queue import JobQueue, QueuedJob
 from draftline.structured.language import Language
 from draftline.structured.table_cache import TableCache
 from draftline.structured.tags.special import with_names
 from draftline.structured.vocabulary import ByteVocabulary
+
+_WAITING = "constraints wait to be compiled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +98,12 @@ class ConstraintCompiler:
             max_workers=limits.threads + 1,
         )
         self._backends = Backends(vocabulary, self._workers, limits.grammar)
-        self._queue: CompileQueue[CompiledConstraint] = CompileQueue(limits.threads, limits.max_waiting)
+        self._queue: JobQueue[CompiledConstraint] = JobQueue(limits.threads, limits.max_waiting, _WAITING)
         # Work that no output waits for.
-        self._background: CompileQueue[object] = CompileQueue(1, limits.max_waiting)
+        self._background: JobQueue[object] = JobQueue(1, limits.max_waiting, _WAITING)
         self._cache = CompiledCache(limits.cache_bytes)
         self._lock = threading.Lock()
-        self._in_flight: dict[ConstraintSpec, CompileJob[CompiledConstraint]] = {}
+        self._in_flight: dict[ConstraintSpec, QueuedJob[CompiledConstraint]] = {}
         self._tokens: TokenTrie | None = None
         self._trie_lock = threading.Lock()
 
@@ -119,7 +121,7 @@ class ConstraintCompiler:
             UnsupportedConstraintError: parts of it cannot be enforced exactly.
 
         Raises:
-            CompileQueueFullError: too many constraints wait.
+            JobQueueFullError: too many constraints wait.
         """
         with self._lock:
             compiled = self._cache.get(constraint)
@@ -169,7 +171,7 @@ class ConstraintCompiler:
         self._background.close()
 
     def _run(
-        self, constraint: ConstraintSpec, submitted: float, job: CompileJob[CompiledConstraint]
+        self, constraint: ConstraintSpec, submitted: float, job: QueuedJob[CompiledConstraint]
     ) -> CompiledConstraint:
         result = "error"
         try:
@@ -185,7 +187,7 @@ class ConstraintCompiler:
             if self.observer is not None:
                 self.observer(result, time.monotonic() - submitted)
 
-    def _compile(self, constraint: ConstraintSpec, job: CompileJob[CompiledConstraint]) -> CompiledConstraint:
+    def _compile(self, constraint: ConstraintSpec, job: QueuedJob[CompiledConstraint]) -> CompiledConstraint:
         if not self.vocabulary.eos_ids:
             raise InvalidConstraintError(
                 "constrained texts end in an end-of-sequence token, and the model's files name none (eos_token_id)"
@@ -210,7 +212,7 @@ class ConstraintCompiler:
         language: Language,
         automaton: ByteAutomaton,
         started: float,
-        job: CompileJob[CompiledConstraint],
+        job: QueuedJob[CompiledConstraint],
     ) -> CompiledConstraint:
         """Let outputs begin on the host, and build the tables behind them."""
         trie = self._build_trie()
@@ -235,16 +237,16 @@ class ConstraintCompiler:
                 self._tokens = TokenTrie.of(self._read_vocabulary.tokens)
             return self._tokens
 
-    def _do_later(self, work: Callable[[CompileJob[object]], object]) -> bool:
+    def _do_later(self, work: Callable[[QueuedJob[object]], object]) -> bool:
         """Do work that no output waits for. False if too much of it waits."""
         try:
             self._background.submit("", work).join()
-        except CompileQueueFullError:
+        except JobQueueFullError:
             return False
         return True
 
     def _tabulate(
-        self, constraint: ConstraintSpec, language: Language, starting: StartingAutomaton, job: CompileJob[object]
+        self, constraint: ConstraintSpec, language: Language, starting: StartingAutomaton, job: QueuedJob[object]
     ) -> None:
         """Build the tables of a constraint that has outputs already."""
         started = time.monotonic()

@@ -42,5 +42,5 @@ class UnsupportedConstraintError(ValueError):
         return type(self), (self.violations,)
 
 
-class CompileQueueFullError(RuntimeError):
-    """Too many constraints wait to be compiled. The message has the limit."""
+class JobQueueFullError(RuntimeError):
+    """Too many jobs wait. The message says which, and the limit."""

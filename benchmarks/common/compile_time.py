@@ -9,15 +9,15 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from draftline.structured.compile_queue import CompileJob
 from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.job_queue import QueuedJob
 
 
 class BeginningCompiler(ConstraintCompiler):
     """Builds no tables behind the first outputs."""
 
     @override
-    def _do_later(self, work: Callable[[CompileJob[object]], object]) -> bool:
+    def _do_later(self, work: Callable[[QueuedJob[object]], object]) -> bool:
         return True
 
 

@@ -15,7 +15,7 @@ from draftline.engine.outputs import ConstraintReport
 from draftline.structured.compiled import CompiledConstraint, CompileReport, ConstraintProgress
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
-from draftline.structured.errors import CompileQueueFullError, InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.errors import InvalidConstraintError, JobQueueFullError, UnsupportedConstraintError
 
 _COMPILE_RETRY_S = 1.0
 """Delay in seconds after which a client should send a constraint again that there was no room for."""
@@ -67,7 +67,7 @@ def constraint_errors(asked: ConstraintSpec) -> Iterator[None]:
         yield
     except CONSTRAINT_ERRORS as error:
         raise constraint_error(asked, error) from error
-    except CompileQueueFullError as error:
+    except JobQueueFullError as error:
         raise QueueFullError(str(error), _COMPILE_RETRY_S) from error
 
 

@@ -16,8 +16,8 @@ from draftline.engine.errors import QueueFullError
 from draftline.engine.protocol import EngineInfo, Prompt
 from draftline.engine.request.tokenization import tokenize
 from draftline.models.tokenization.tokenizer import Tokenizer
-from draftline.structured.compile_queue import CompileJob, CompileQueue
-from draftline.structured.errors import CompileQueueFullError
+from draftline.structured.errors import JobQueueFullError
+from draftline.structured.job_queue import JobQueue, QueuedJob
 from draftline.structured.worker_processes import WorkerProcesses
 
 LONG = 4096
@@ -39,7 +39,7 @@ class TokenizerPool:
         self._info = info
         # The streams need the processor more: a quarter of its cores.
         max_workers = max(1, (os.cpu_count() or 1) // 4)
-        self._queue: CompileQueue[Sequence[int]] = CompileQueue(max_workers, _MAX_WAITING, "long prompts wait")
+        self._queue: JobQueue[Sequence[int]] = JobQueue(max_workers, _MAX_WAITING, "long prompts wait")
         self._processes = WorkerProcesses("draftline.engine.process.tokenizer_worker", (tokenizer, info))
 
     async def token_ids(self, prompt: str | Chat, caller: str) -> Sequence[int]:
@@ -57,7 +57,7 @@ class TokenizerPool:
             return tokenize(prompt, self._tokenizer, self._info)
         try:
             future = self._queue.submit(caller, partial(self._ask, prompt)).join()
-        except CompileQueueFullError as error:
+        except JobQueueFullError as error:
             raise QueueFullError(str(error), _RETRY_S) from error
         assert future is not None, "a job without futures cannot be over"
         return await asyncio.wrap_future(future)
@@ -67,7 +67,7 @@ class TokenizerPool:
         self._processes.close()
         self._queue.close()
 
-    def _ask(self, prompt: str | Chat, job: CompileJob[Sequence[int]]) -> Sequence[int]:
+    def _ask(self, prompt: str | Chat, job: QueuedJob[Sequence[int]]) -> Sequence[int]:
         answers, death = self._processes.answers(prompt)
         if death is not None:
             raise RuntimeError(f"the tokenizer's process ended with {death}")

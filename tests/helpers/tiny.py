@@ -44,10 +44,10 @@ from draftline.spec.forced import ForcedFirst
 from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
 from draftline.structured.automaton.limits import AutomatonLimits
-from draftline.structured.compile_queue import CompileJob
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import KINDS
 from draftline.structured.grammar.limits import GrammarLimits
+from draftline.structured.job_queue import QueuedJob
 from draftline.structured.vocabulary import ByteVocabulary
 
 CONFIG = llama(eos_token_ids=(0,))
@@ -198,7 +198,7 @@ def tiny_compiler(grammar: GrammarLimits | None = None) -> ConstraintCompiler:
 class HostCompiler(CommonCompiler):
     """No tables are ever built: all outputs with an automaton stay on the host."""
 
-    def _do_later(self, work: Callable[[CompileJob[None]], None]) -> bool:
+    def _do_later(self, work: Callable[[QueuedJob[None]], None]) -> bool:
         return True
 
 

@@ -17,7 +17,7 @@ from fake_tokenizer import ByteTokenizer
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import InvalidRequestError, QueueFullError
 from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool, prompt_size
-from draftline.structured.compile_queue import CompileJob, CompileQueue
+from draftline.structured.job_queue import JobQueue, QueuedJob
 
 TEXT = "x" * LONG
 CALL = {"id": "c", "function": {"name": "f", "arguments": json.dumps({"a": TEXT})}}
@@ -70,7 +70,7 @@ async def test_callers_take_turns_and_prompts_that_nobody_waits_for_are_dropped(
         return []
 
     monkeypatch.setattr(TokenizerPool, "_ask", ask)
-    pool._queue = CompileQueue(1, 8, "long prompts wait")
+    pool._queue = JobQueue(1, 8, "long prompts wait")
     heavy = [asyncio.create_task(pool.token_ids(f"0{TEXT}", "heavy"))]
     await asyncio.sleep(0)
     await asyncio.to_thread(entered.wait)
@@ -112,4 +112,4 @@ async def test_nothing_of_prompts_that_are_done_is_held(pool: TokenizerPool) -> 
 
 def jobs() -> list[object]:
     gc.collect()
-    return [one for one in gc.get_objects() if type(one) is CompileJob]
+    return [one for one in gc.get_objects() if type(one) is QueuedJob]

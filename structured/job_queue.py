@@ -1,4 +1,4 @@
-"""``CompileQueue``: compilations of many callers on a few threads: bounded, fair, and dropped when no caller waits for them."""
+"""``JobQueue``: jobs of many callers on a few threads: bounded, fair, and dropped when no caller waits for them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from draftline.structured.errors import CompileQueueFullError
+from draftline.structured.errors import JobQueueFullError
 
 T = TypeVar("T")
 
 
-class CompileJob(Generic[T]):
-    """One compilation, and those who wait for it. Thread-safe."""
+class QueuedJob(Generic[T]):
+    """One job, and those who wait for it. Thread-safe."""
 
-    def __init__(self, work: Callable[[CompileJob[T]], T]) -> None:
+    def __init__(self, work: Callable[[QueuedJob[T]], T]) -> None:
         """``work`` gets the job itself, for `on_abandon`."""
         self._work = work
         self._lock = threading.Lock()
@@ -85,10 +85,10 @@ class CompileJob(Generic[T]):
             stop()
 
 
-class CompileQueue(Generic[T]):
+class JobQueue(Generic[T]):
     """Runs jobs on threads of its own, in turns between callers."""
 
-    def __init__(self, max_threads: int, max_waiting: int, waiting: str = "constraints wait to be compiled") -> None:
+    def __init__(self, max_threads: int, max_waiting: int, waiting: str) -> None:
         """No thread is started yet.
 
         Args:
@@ -100,24 +100,24 @@ class CompileQueue(Generic[T]):
         self._max_threads = max_threads
         self._max_waiting = max_waiting
         self._changed = threading.Condition()
-        self._queues: OrderedDict[str, deque[CompileJob[T]]] = OrderedDict()
+        self._queues: OrderedDict[str, deque[QueuedJob[T]]] = OrderedDict()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._closed = False
 
-    def submit(self, caller: str, work: Callable[[CompileJob[T]], T]) -> CompileJob[T]:
+    def submit(self, caller: str, work: Callable[[QueuedJob[T]], T]) -> QueuedJob[T]:
         """Queue a job behind the caller's others.
 
         Raises:
-            CompileQueueFullError: too many jobs wait.
+            JobQueueFullError: too many jobs wait.
         """
-        job = CompileJob(work)
+        job = QueuedJob(work)
         with self._changed:
             if self._closed:
                 raise RuntimeError("the queue is closed")
             waiting = self._waiting()
             if waiting >= self._max_waiting:
-                raise CompileQueueFullError(f"{self._max_waiting} {self._waiting_text}, which is the limit")
+                raise JobQueueFullError(f"{self._max_waiting} {self._waiting_text}, which is the limit")
             self._queues.setdefault(caller, deque()).append(job)
             # Idle threads that were notified before may not have taken their jobs yet.
             if waiting < self._idle or len(self._threads) == self._max_threads:
@@ -155,7 +155,7 @@ class CompileQueue(Generic[T]):
             job.run()
             del job  # its text and its result may be large, and the next one may come late
 
-    def _next(self) -> CompileJob[T] | None:
+    def _next(self) -> QueuedJob[T] | None:
         """The next job: of the caller whose turn was longest ago."""
         with self._changed:
             self._idle += 1

@@ -17,10 +17,10 @@ from draftline.engine.errors import QueueFullError
 from draftline.engine.params import Constraint
 from draftline.engine.request.constraints import compile_constraint
 from draftline.structured.automaton.limits import AutomatonLimits
-from draftline.structured.compile_queue import CompileJob, CompileQueue
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec, language
-from draftline.structured.errors import CompileQueueFullError, InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.errors import InvalidConstraintError, JobQueueFullError, UnsupportedConstraintError
+from draftline.structured.job_queue import JobQueue, QueuedJob
 
 EXPLOSION = "[01]*1[01]{4%d}"
 
@@ -32,8 +32,8 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-def work(ran: list[str], name: str, gate: threading.Event) -> Callable[[CompileJob[str]], str]:
-    def run(job: CompileJob[str]) -> str:
+def work(ran: list[str], name: str, gate: threading.Event) -> Callable[[QueuedJob[str]], str]:
+    def run(job: QueuedJob[str]) -> str:
         gate.wait()
         ran.append(name)
         return name
@@ -42,7 +42,7 @@ def work(ran: list[str], name: str, gate: threading.Event) -> Callable[[CompileJ
 
 
 def test_callers_take_turns(gate: threading.Event) -> None:
-    queue: CompileQueue[str] = CompileQueue(max_threads=1, max_waiting=64)
+    queue: JobQueue[str] = JobQueue(max_threads=1, max_waiting=64, waiting="jobs wait")
     ran: list[str] = []
     busy = threading.Event()
     queue.submit("d", lambda _: str(busy.set() or gate.wait()))
@@ -57,7 +57,7 @@ def test_callers_take_turns(gate: threading.Event) -> None:
 
 def test_jobs_that_come_together_run_together() -> None:
     """Also where a thread is idle, which does not take both."""
-    queue: CompileQueue[int] = CompileQueue(max_threads=2, max_waiting=8)
+    queue: JobQueue[int] = JobQueue(max_threads=2, max_waiting=8, waiting="jobs wait")
     both = threading.Barrier(2)
     for _ in range(3):
         alone = queue.submit("a", lambda job: 0).join()
@@ -69,11 +69,11 @@ def test_jobs_that_come_together_run_together() -> None:
 
 
 def test_what_nobody_waits_for_is_dropped_and_makes_room(gate: threading.Event) -> None:
-    queue: CompileQueue[str] = CompileQueue(max_threads=1, max_waiting=2)
+    queue: JobQueue[str] = JobQueue(max_threads=1, max_waiting=2, waiting="jobs wait")
     ran: list[str] = []
     taken = threading.Event()
 
-    def hold(job: CompileJob[str]) -> str:
+    def hold(job: QueuedJob[str]) -> str:
         taken.set()
         return work(ran, "running", gate)(job)
 
@@ -82,7 +82,7 @@ def test_what_nobody_waits_for_is_dropped_and_makes_room(gate: threading.Event) 
     assert taken.wait(PATIENCE_S)
     waiting = [queue.submit("a", work(ran, name, gate)) for name in ("one", "two")]
     futures = [job.join() for job in (*waiting, waiting[1])]
-    with pytest.raises(CompileQueueFullError, match="2 constraints wait to be compiled"):
+    with pytest.raises(JobQueueFullError, match="2 jobs wait"):
         queue.submit("b", work(ran, "refused", gate))
     assert futures[0] is not None
     assert futures[2] is not None
@@ -103,7 +103,7 @@ def test_what_nobody_waits_for_is_dropped_and_makes_room(gate: threading.Event) 
 
 def test_a_running_job_is_told_to_stop_once() -> None:
     stops: list[str] = []
-    job: CompileJob[str] = CompileJob(lambda job: "")
+    job: QueuedJob[str] = QueuedJob(lambda job: "")
     first, second = job.join(), job.join()
     assert first is not None
     assert second is not None
