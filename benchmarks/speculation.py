@@ -43,7 +43,13 @@ from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, fin
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.speculation.compare import measure_all, table
 from draftline.engine.bench.speculation.engines import in_own_process, running
-from draftline.engine.bench.speculation.prompts import Question, chats, extraction, random_tokens, read_spec_bench
+from draftline.engine.bench.speculation.prompts import (
+    SpecBenchQuestion,
+    chats,
+    extraction,
+    random_tokens,
+    read_spec_bench,
+)
 from draftline.engine.config import EngineConfig
 from draftline.engine.protocol import GenerateRequest
 from draftline.spec.synthetic import chance_of_length
@@ -149,7 +155,7 @@ def _requests(arguments: argparse.Namespace, concurrency: int, vocab_size: int) 
             yield about, chats(chosen, arguments.max_tokens, temperature)
 
 
-def _questions(arguments: argparse.Namespace) -> list[Question]:
+def _questions(arguments: argparse.Namespace) -> list[SpecBenchQuestion]:
     if arguments.dataset == "extraction":
         return extraction(arguments.limit or 64)
     return read_spec_bench(arguments.path, arguments.limit)

@@ -31,7 +31,7 @@ from draftline.structured.language import Form, Language
 from draftline.structured.table_cache import CachedTables
 from draftline.structured.tags.special import marking_tokens
 from draftline.structured.tags.walk import TagReader
-from draftline.structured.unique.cursor import Cursor, Position, Reasoning
+from draftline.structured.unique.cursor import Cursor, Position, ReasoningPosition
 from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.unique.tokens import ItemTokens
 from draftline.structured.vocabulary import ByteVocabulary
@@ -172,7 +172,7 @@ class Backends:
             return language.unique, tokens, Cursor()
         if marking:
             tokens = replace(tokens, texts=tuple(marking.get(token, text) for token, text in enumerate(tokens.texts)))
-        start = Reasoning(reasoning.end.encode(), reasoning.begin.encode(), required=reasoning.required)
+        start = ReasoningPosition(reasoning.end.encode(), reasoning.begin.encode(), required=reasoning.required)
         return language.unique, tokens, start
 
     @cached_property

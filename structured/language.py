@@ -83,7 +83,7 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class Concatenation:
     """The parts one after the other."""
 
     parts: tuple[Form, ...]
@@ -97,7 +97,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class Repetition:
     """At least ``low`` and at most ``high`` times; None is unbounded."""
 
     body: Form
@@ -149,4 +149,4 @@ class Triggered:
     excluded: tuple[str, ...]
 
 
-Form = Literal | Leaf | Free | Sequence | Choice | Repeat | Separated | Tag | Triggered
+Form = Literal | Leaf | Free | Concatenation | Choice | Repetition | Separated | Tag | Triggered

@@ -18,7 +18,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class TimedRound:
     """A batch's tokens and seconds."""
 
     tokens: int
@@ -63,17 +63,17 @@ def measure(
     progress()
     llm.generate(chats, free, use_tqdm=False)
     progress()
-    taken: tuple[list[Round], list[Round]] = ([], [])
+    taken: tuple[list[TimedRound], list[TimedRound]] = ([], [])
     outputs = first
     for _ in range(rounds):
         started = clock()
         llm.generate(chats, free, use_tqdm=False)
-        taken[0].append(Round(sum(lengths), clock() - started))
+        taken[0].append(TimedRound(sum(lengths), clock() - started))
         progress()
         started = clock()
         outputs = llm.generate(chats, sampling, constraint=constraint, use_tqdm=False)
         tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-        taken[1].append(Round(tokens, clock() - started))
+        taken[1].append(TimedRound(tokens, clock() - started))
         progress()
     share = paired_ratio([one.tokens_per_s for one in taken[1]], [one.tokens_per_s for one in taken[0]])
     about = {"rows": len(texts), "rounds": rounds, "tokens": sum(lengths)}

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from draftline.engine.client.async_generation import AsyncGeneration, too_late
 from draftline.engine.client.convert import constraint_message, constraint_report
 from draftline.engine.client.errors import call_error
-from draftline.engine.client.pace import Pace
+from draftline.engine.client.pace import Pacer
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
 from draftline.engine.errors import (
@@ -143,7 +143,7 @@ class AsyncClient:
         )
         self._stub = InferenceServiceStub(self._channel)
         self._retry = retry or RetryPolicy()
-        self._pace = Pace()
+        self._pace = Pacer()
         self._session: ClientSession | None = None
         self._running: set[AsyncGeneration[Any]] = set()
         self._asking: set[asyncio.Task[Any]] = set()

@@ -16,7 +16,7 @@ from typing import Generic
 
 from draftline.engine.chat.messages import Chat
 from draftline.engine.client.convert import with_stop
-from draftline.engine.client.pace import Pace
+from draftline.engine.client.pace import Pacer
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
 from draftline.engine.errors import CallFailedError, DeadlineExceededError, EngineStoppedError, InvalidRequestError
@@ -32,7 +32,7 @@ class AsyncGeneration(Generic[T]):
     """One request in flight: iterate over its outputs so far, or await its `result`."""
 
     def __init__(
-        self, request: GenerateRequest, session: Callable[[], ClientSession], retry: RetryPolicy, pace: Pace
+        self, request: GenerateRequest, session: Callable[[], ClientSession], retry: RetryPolicy, pace: Pacer
     ) -> None:
         """Submit ``request``; `AsyncClient.submit` makes these.
 

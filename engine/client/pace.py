@@ -1,4 +1,4 @@
-"""``Pace``: how many requests of one client are in flight, which is as many as the server takes from it.
+"""``Pacer``: how many requests of one client are in flight, which is as many as the server takes from it.
 
 The server's limits hold for a token, and a client does not know them. It sends all it has. Where the server refuses a
 request, the client keeps no more in flight than were taken, and tries one more now and then: additive increase, and a
@@ -16,7 +16,7 @@ from typing import Any
 from draftline.engine.errors import QueueFullError
 
 
-class Pace:
+class Pacer:
     """The turns of one client's requests. Only its event loop may use it.
 
     Attributes:

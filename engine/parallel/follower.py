@@ -57,7 +57,7 @@ ANY = 1 << 62
 """What a rank says of a size that it does not limit."""
 
 
-class Samples:
+class ReceivedSamples:
     """The samples of a step, which rank 0 sends: the other ranks' `Ops.sample`."""
 
     def __init__(self, most: int, group: RankGroup, device: torch.device) -> None:
@@ -89,7 +89,7 @@ class Follower:
     """Carries out plans."""
 
     def __init__(
-        self, target: Target, executors: Executors, parts: ExecutorParts, samples: Samples, group: RankGroup
+        self, target: Target, executors: Executors, parts: ExecutorParts, samples: ReceivedSamples, group: RankGroup
     ) -> None:
         self._target, self._executors, self._table, self._samples = target, executors, parts.table, samples
         self._shares_drafter, self._group = parts.drafter.keeps_cache, group
@@ -161,7 +161,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
     max_drafts, last_read = group.least([ANY, 0])
     largest = target.largest_batch()
     most = max(target.step_tokens, config.max_num_seqs * (max_drafts + 1))
-    samples = Samples(most, group, device)
+    samples = ReceivedSamples(most, group, device)
     # Constraints are rank 0's affair. Every slot is free in this table, which graphs of all executors expect.
     constraints = ConstraintTable.allocate(
         config.max_num_seqs, target.shape.vocab_size, words=64, masks=1, samples=1, device=device

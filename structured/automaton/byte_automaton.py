@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftline.structured.automaton.byte_moves import END, ByteMoves, byte_moves
-from draftline.structured.automaton.graph import Flags, Graph
+from draftline.structured.automaton.graph import Flags, StateGraph
 from draftline.structured.automaton.minimise import equal_states
 from draftline.structured.automaton.rows import Indices, Ints, equal_rows
 from draftline.structured.errors import InvalidConstraintError
@@ -42,10 +42,10 @@ class ByteAutomaton:
         """The size of the arrays."""
         return self.next.nbytes + self.byte_class.nbytes + self.accepting.nbytes
 
-    def graph(self) -> Graph:
+    def graph(self) -> StateGraph:
         """The moves between its states."""
         sources, columns = np.nonzero(self.next[:-1] != self.states)
-        return Graph.of(self.states, sources, self.next[sources, columns])
+        return StateGraph.of(self.states, sources, self.next[sources, columns])
 
     def within(self, usable: Flags) -> ByteAutomaton:
         """The automaton of the texts whose bytes are all usable.
@@ -150,7 +150,7 @@ def _pruned(
     boundary: int | None = None,
 ) -> ByteAutomaton:
     """The automaton of these moves between states, without states that no text passes; ``symbol_of`` is of each byte."""
-    graph = Graph.of(len(accepting), sources, targets)
+    graph = StateGraph.of(len(accepting), sources, targets)
     alive = np.isfinite(graph.distances(accepting)) & graph.reachable(begin)
     if not alive[begin]:
         raise InvalidConstraintError("no text matches it")

@@ -1,4 +1,4 @@
-"""``Graph``: the moves between the states of an automaton, whatever the moves are called."""
+"""``StateGraph``: the moves between the states of an automaton, whatever the moves are called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class StateGraph:
     """Pairs of states with a move between them.
 
     Attributes:
@@ -29,13 +29,13 @@ class Graph:
     before: Indices
 
     @staticmethod
-    def of(states: int, sources: npt.NDArray[np.integer], targets: npt.NDArray[np.integer]) -> Graph:
+    def of(states: int, sources: npt.NDArray[np.integer], targets: npt.NDArray[np.integer]) -> StateGraph:
         """The graph of some moves, which may repeat a pair."""
         pairs = np.unique(sources.astype(np.int64) * states + targets)
         origins, goals = np.divmod(pairs, states)
         bounds = np.arange(states + 1)
         order = np.argsort(goals, kind="stable")
-        return Graph(
+        return StateGraph(
             states,
             np.searchsorted(origins, bounds),
             goals,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from draftline.structured.automaton.graph import Graph
+from draftline.structured.automaton.graph import StateGraph
 from draftline.structured.automaton.rows import Indices, Ints, equal_rows
 
 _ROUNDS = 2000
 """The most rounds. A bounded repetition of n characters takes about n."""
 
 
-def equal_states(table: Ints, graph: Graph, kind: Indices) -> Indices:
+def equal_states(table: Ints, graph: StateGraph, kind: Indices) -> Indices:
     """Each state's block of equivalent states, numbered from 0.
 
     If that takes too many rounds, every state stays alone.

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
-from draftline.structured.automaton.graph import Graph
+from draftline.structured.automaton.graph import StateGraph
 from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.automaton.rows import Indices, Ints, SparseRows, equal_rows, offsets, spans
 from draftline.structured.errors import InvalidConstraintError
@@ -230,7 +230,7 @@ def _restrict(automaton: ByteAutomaton, rows: SparseRows, max_bytes: int) -> tup
     """
     states, classes = automaton.states, len(rows)
     column = np.repeat(np.arange(classes), np.diff(rows.first))
-    graph = Graph.of(states, rows.source, rows.target)
+    graph = StateGraph.of(states, rows.source, rows.target)
     distance = graph.distances(automaton.accepting)
     if np.isinf(distance[0]):
         raise InvalidConstraintError("no text that matches it can be written in the model's tokens")

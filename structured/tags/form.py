@@ -8,14 +8,14 @@ from dataclasses import replace
 from draftline.structured.errors import Violation
 from draftline.structured.language import (
     Choice,
+    Concatenation,
     Form,
     Free,
     Language,
     Leaf,
     Literal,
-    Repeat,
+    Repetition,
     Separated,
-    Sequence,
     Tag,
     Triggered,
 )
@@ -28,11 +28,11 @@ REASONING = "reasoning"
 def children(form: Form) -> tuple[Form, ...]:
     """The forms directly inside."""
     match form:
-        case Sequence(parts):
+        case Concatenation(parts):
             return parts
         case Choice(options):
             return options
-        case Repeat(body) | Separated(body):
+        case Repetition(body) | Separated(body):
             return (body,)
         case Tag(content=content):
             return (content,)
@@ -72,8 +72,8 @@ def with_reasoning(language: Language, begin: str, end: str, *, required: bool, 
     answer = language.form if language.form is not None else Leaf(language, "", is_json)
     reasoning = Tag(REASONING, begin, Free(), (end,))
     if required:
-        return form_language(Sequence((reasoning, answer)), language.unique)
-    return form_language(Sequence((Repeat(reasoning, 0, 1), _without(begin, answer))), language.unique)
+        return form_language(Concatenation((reasoning, answer)), language.unique)
+    return form_language(Concatenation((Repetition(reasoning, 0, 1), _without(begin, answer))), language.unique)
 
 
 def _without(mark: str, form: Form) -> Form:
@@ -81,8 +81,8 @@ def _without(mark: str, form: Form) -> Form:
     match form:
         case Free(excluded) | Triggered(excluded=excluded):
             return replace(form, excluded=(*excluded, mark))
-        case Sequence((first, *more)):
-            return Sequence((_without(mark, first), *more))
+        case Concatenation((first, *more)):
+            return Concatenation((_without(mark, first), *more))
         case Choice(options):
             return Choice(tuple(_without(mark, option) for option in options))
         case _:
@@ -123,7 +123,7 @@ def size(form: Form) -> int:
             return 1 + len(separator) + size(body)
         case Tag(_, begin, content, ends):
             return 1 + len(begin) + sum(map(len, ends)) + size(content)
-        case Repeat(body, low, high):
+        case Repetition(body, low, high):
             return (low + 1 if high is None else high) * size(body)
         case Triggered(triggers, tags, _, _, excluded):
             return _FREE_TEXT * (1 + sum(map(len, (*triggers, *excluded)))) + sum(map(size, tags))

@@ -11,7 +11,18 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from draftline.structured.errors import UnsupportedConstraintError, Violation
-from draftline.structured.language import Choice, Form, Free, Leaf, Literal, Repeat, Separated, Sequence, Tag, Triggered
+from draftline.structured.language import (
+    Choice,
+    Concatenation,
+    Form,
+    Free,
+    Leaf,
+    Literal,
+    Repetition,
+    Separated,
+    Tag,
+    Triggered,
+)
 from draftline.structured.regular import syntax
 from draftline.structured.tags.embedded import EmbeddedGrammars
 from draftline.structured.tags.special import SpecialNames
@@ -75,11 +86,11 @@ class _Writer:
                 if not last:
                     self._refuse("text follows tags that have no automaton, and free text may come between them")
                 return self._triggered(form)
-            case Sequence(parts) if not self._is_one_terminal(form):
+            case Concatenation(parts) if not self._is_one_terminal(form):
                 return " ".join(self.rule(part, last=last and part is parts[-1]) for part in parts)
             case Choice(options) if not self._is_one_terminal(form):
                 return self._rule(" | ".join(self.rule(option, last=last) for option in options))
-            case Repeat(body, low, high) if not self._is_one_terminal(form) or (not last and _ends_itself(body)):
+            case Repetition(body, low, high) if not self._is_one_terminal(form) or (not last and _ends_itself(body)):
                 inner = self._rule(self.rule(body, last=False))
                 return f"{inner}{{{low},{'' if high is None else high}}}"
             case _:
@@ -178,11 +189,11 @@ class _Writer:
                 text = f"({_ANY} & ~({_ANY} ({forbidden}) {_ANY}))" if excluded else _ANY
                 first = " | ".join(map(_literal, not_first))
                 return f"({text} & ~(({first}) {_ANY}))" if not_first else text
-            case Sequence(parts):
+            case Concatenation(parts):
                 return " ".join(f"({self._pattern(part)})" for part in parts)
             case Choice(options):
                 return " | ".join(f"({self._pattern(option)})" for option in options)
-            case Repeat(body, low, high):
+            case Repetition(body, low, high):
                 return f"({self._pattern(body)}){{{low},{'' if high is None else high}}}"
             case Separated(body, separator):
                 body_pattern = self._pattern(body)
@@ -202,11 +213,11 @@ def _is_regular(form: Form) -> bool:
             return language.regex is not None
         case Literal() | Free():
             return True
-        case Sequence(parts):
+        case Concatenation(parts):
             return all(map(_is_regular, parts))
         case Choice(options):
             return all(map(_is_regular, options))
-        case Repeat(body) | Separated(body):
+        case Repetition(body) | Separated(body):
             return _is_regular(body)
         case Tag() | Triggered():
             return False
@@ -221,11 +232,11 @@ def _ends_itself(form: Form) -> bool:
             return True
         case Tag():
             return "" not in form.ends
-        case Sequence(parts):
+        case Concatenation(parts):
             return all(map(_ends_itself, parts))
         case Choice(options):
             return all(map(_ends_itself, options))
-        case Repeat(body, low, high):
+        case Repetition(body, low, high):
             return low == high and _ends_itself(body)
         case Free() | Separated() | Triggered():
             return False

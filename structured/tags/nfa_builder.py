@@ -17,7 +17,18 @@ from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.byte_moves import byte_moves
 from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.errors import InvalidConstraintError
-from draftline.structured.language import Choice, Form, Free, Leaf, Literal, Repeat, Separated, Sequence, Tag, Triggered
+from draftline.structured.language import (
+    Choice,
+    Concatenation,
+    Form,
+    Free,
+    Leaf,
+    Literal,
+    Repetition,
+    Separated,
+    Tag,
+    Triggered,
+)
 from draftline.structured.tags.form import REASONING
 from draftline.structured.tags.free_text import FreeText, free_text
 from draftline.structured.tags.nfa import Close, Row, TagNfa
@@ -82,14 +93,14 @@ class NfaBuilder:
                 return self._leaf(form, start)
             case Free(excluded, not_first):
                 return self._free(free_text((), excluded), start, {}, not_first)
-            case Sequence(parts):
+            case Concatenation(parts):
                 for part in parts:
                     start = self._add(part, start)
                 return start
             case Choice(options):
                 ends = [self._add(option, self._after(start)) for option in options]
                 return self._join(ends)
-            case Repeat():
+            case Repetition():
                 return self._repeat(form, start)
             case Separated(body, separator):
                 loop = self._after(start)
@@ -214,7 +225,7 @@ class NfaBuilder:
             if between and at >= 0 and found != -1 and row is not None:
                 self._special(name, row, begun if found >= 0 else hits[-2 - found])
 
-    def _repeat(self, form: Repeat, start: int) -> int:
+    def _repeat(self, form: Repetition, start: int) -> int:
         for _ in range(form.low):
             start = self._add(form.body, start)
         if form.high is None:

@@ -10,20 +10,20 @@ from typing import Any
 
 from draftline.structured.language import (
     Choice,
+    Concatenation,
     Form,
     Free,
     Language,
     Leaf,
     Literal,
-    Repeat,
+    Repetition,
     Separated,
-    Sequence,
     Tag,
     Triggered,
 )
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Literal, Leaf, Free, Sequence, Choice, Repeat, Separated, Tag, Triggered)
+    kind.__name__: kind for kind in (Literal, Leaf, Free, Concatenation, Choice, Repetition, Separated, Tag, Triggered)
 }
 
 

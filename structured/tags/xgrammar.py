@@ -16,13 +16,13 @@ from draftline.structured.errors import InvalidConstraintError, UnsupportedConst
 from draftline.structured.grammar.lark import ebnf_grammar
 from draftline.structured.language import (
     Choice,
+    Concatenation,
     Form,
     Free,
     Language,
     Leaf,
-    Repeat,
+    Repetition,
     Separated,
-    Sequence,
     Tag,
     Triggered,
 )
@@ -223,7 +223,7 @@ class _Reader:
         return Leaf(language, pointer, kind == "json_schema")
 
     def _sequence(self, members: _Members) -> Form:
-        return Sequence(self._formats(members, "elements"))
+        return Concatenation(self._formats(members, "elements"))
 
     def _or(self, members: _Members) -> Form:
         options = self._formats(members, "elements")
@@ -231,13 +231,13 @@ class _Reader:
         return Choice(options)
 
     def _optional(self, members: _Members) -> Form:
-        return Repeat(self._format(members.take("content"), members.at("content")), 0, 1)
+        return Repetition(self._format(members.take("content"), members.at("content")), 0, 1)
 
     def _plus(self, members: _Members) -> Form:
-        return Repeat(self._format(members.take("content"), members.at("content")), 1, None)
+        return Repetition(self._format(members.take("content"), members.at("content")), 1, None)
 
     def _star(self, members: _Members) -> Form:
-        return Repeat(self._format(members.take("content"), members.at("content")), 0, None)
+        return Repetition(self._format(members.take("content"), members.at("content")), 0, None)
 
     def _repeat(self, members: _Members) -> Form:
         low, high = members.take("min"), members.take("max")
@@ -247,7 +247,7 @@ class _Reader:
         if 0 <= high < low:
             raise _invalid(members.at("max"), "is below min")
         body = self._format(members.take("content"), members.at("content"))
-        return Repeat(body, low, None if high < 0 else high)
+        return Repetition(body, low, None if high < 0 else high)
 
     def _tag(self, members: _Members) -> Tag:
         begin, end = members.take("begin"), members.take("end")
@@ -309,7 +309,7 @@ class _Reader:
         separator = members.text("separator")
         required = members.flag("at_least_one")
         some = tags if members.flag("stop_after_first") else Separated(tags, separator)
-        return some if required else Repeat(some, 0, 1)
+        return some if required else Repetition(some, 0, 1)
 
 
 def _check_apart(tags: Iterable[Tag]) -> None:

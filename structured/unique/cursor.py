@@ -129,7 +129,7 @@ class Cursor(NamedTuple):
         return self._replace(level=level._replace(seen=level.seen | readings, item=-1))
 
 
-class Reasoning(NamedTuple):
+class ReasoningPosition(NamedTuple):
     """A position in the reasoning before a document.
 
     Attributes:
@@ -165,7 +165,7 @@ class Reasoning(NamedTuple):
         return self._replace(tail=tail[len(tail) - len(self.end) + 1 :] if len(tail) >= len(self.end) else tail)
 
 
-Position = Cursor | Reasoning
+Position = Cursor | ReasoningPosition
 
 
 def strings_differ(document: bytes, paths: UniquePaths) -> bool:

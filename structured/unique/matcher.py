@@ -16,7 +16,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from draftline.structured.matcher import Matcher, Words, WrappedMatcher
-from draftline.structured.unique.cursor import Cursor, Position, Reasoning
+from draftline.structured.unique.cursor import Cursor, Position, ReasoningPosition
 from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.unique.rivals import Rivals, by_next_byte, differs_in_any_case, rivals_at, will_differ
 from draftline.structured.unique.tokens import ItemTokens
@@ -110,7 +110,7 @@ class UniqueMatcher(WrappedMatcher):
     def _ending(self, cursor: Position) -> npt.NDArray[np.int64]:
         """The tokens that may end two names or two items."""
         tokens = self._tokens
-        if isinstance(cursor, Reasoning) and not cursor.required and 0 < cursor.begun < len(cursor.begin):
+        if isinstance(cursor, ReasoningPosition) and not cursor.required and 0 < cursor.begun < len(cursor.begin):
             return tokens.order  # these bytes may be the document's own
         if not cursor.comparing or not isinstance(cursor, Cursor):
             return tokens.opening

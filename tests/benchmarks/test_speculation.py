@@ -19,7 +19,7 @@ from speculation import _arguments, _configurations, _requests, main
 from draftline.engine.bench.speculation.answers import Answers, ask, since
 from draftline.engine.bench.speculation.compare import compare, measure_all, table
 from draftline.engine.bench.speculation.engines import in_own_process
-from draftline.engine.bench.speculation.prompts import Question, extraction, random_tokens, read_spec_bench
+from draftline.engine.bench.speculation.prompts import SpecBenchQuestion, extraction, random_tokens, read_spec_bench
 from draftline.engine.config import EngineConfig
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import GenerateRequest
@@ -34,7 +34,7 @@ def dataset(path: Path, count: int) -> Path:
 
 def test_first_turns_are_read(tmp_path: Path) -> None:
     path = dataset(tmp_path / "q.jsonl", 3)
-    assert read_spec_bench(path, None) == [Question(f"c{i}", f"question {i}") for i in range(3)]
+    assert read_spec_bench(path, None) == [SpecBenchQuestion(f"c{i}", f"question {i}") for i in range(3)]
     assert read_spec_bench(path, 9) == read_spec_bench(path, None)
 
 

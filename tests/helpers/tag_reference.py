@@ -5,7 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from draftline.structured.language import Choice, Form, Free, Leaf, Literal, Repeat, Separated, Sequence, Tag, Triggered
+from draftline.structured.language import (
+    Choice,
+    Concatenation,
+    Form,
+    Free,
+    Leaf,
+    Literal,
+    Repetition,
+    Separated,
+    Tag,
+    Triggered,
+)
 from draftline.structured.tags.span import TagSpan
 
 Reading = tuple[int, tuple[TagSpan, ...]]
@@ -29,12 +40,12 @@ def _read(form: Form, text: str, start: int) -> Iterator[Reading]:
         case Free(excluded, not_first):
             free = [end for end in rest if end == start or text[start] not in not_first]
             yield from ((end, ()) for end in free if not any(one in text[start:end] for one in excluded))
-        case Sequence(parts):
+        case Concatenation(parts):
             yield from _one_after_the_other(parts, text, start)
         case Choice(options):
             for option in options:
                 yield from _read(option, text, start)
-        case Repeat(body, low, high):
+        case Repetition(body, low, high):
             most = len(text) - start + low if high is None else high
             for count in range(low, most + 1):
                 yield from _one_after_the_other((body,) * count, text, start)

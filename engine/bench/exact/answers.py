@@ -24,7 +24,7 @@ Count = Callable[[EngineStats], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class SuiteAnswers:
     """An engine's answers to the requests of one suite.
 
     Attributes:
@@ -50,7 +50,7 @@ class EngineAnswers:
     """All that one engine answered: the requests of each suite."""
 
     info: EngineInfo
-    suites: tuple[Answers, ...]
+    suites: tuple[SuiteAnswers, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Difference:
     expected: tuple[int, float] | None
 
 
-def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency: int, count: Count) -> Answers:
+def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency: int, count: Count) -> SuiteAnswers:
     """Answer all requests, ``concurrency`` of them at a time.
 
     Raises:
@@ -99,7 +99,7 @@ def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency
             case Finished():
                 finished += 1
     seconds = time.perf_counter() - start
-    return Answers(tuple(map(tuple, answers)), seconds, count(engine.stats()) - before, tuple(prompt_lens))
+    return SuiteAnswers(tuple(map(tuple, answers)), seconds, count(engine.stats()) - before, tuple(prompt_lens))
 
 
 def answer(

@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.table import Table
 
-from draftline.engine.bench.exact.answers import Answers, equal_answers, first_difference
+from draftline.engine.bench.exact.answers import SuiteAnswers, equal_answers, first_difference
 from draftline.engine.bench.exact.columns import Column
 
 
-def compare(column: Column, name: str, got: Answers, alone: Answers) -> dict[str, Any]:
+def compare(column: Column, name: str, got: SuiteAnswers, alone: SuiteAnswers) -> dict[str, Any]:
     """The fields of a result: one suite in one column."""
     equal, equal_tokens = equal_answers(got.answers, alone.answers)
     difference = first_difference(got.answers, alone.answers)

@@ -17,14 +17,14 @@ _SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SpecBenchQuestion:
     """One prompt of a dataset."""
 
     category: str
     text: str
 
 
-def read_spec_bench(path: Path, limit: int | None) -> list[Question]:
+def read_spec_bench(path: Path, limit: int | None) -> list[SpecBenchQuestion]:
     """The first turns of the questions; at most ``limit`` of them, spread evenly over the file.
 
     Raises:
@@ -34,11 +34,11 @@ def read_spec_bench(path: Path, limit: int | None) -> list[Question]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {unreadable(error)}") from error
-    questions: list[Question] = []
+    questions: list[SpecBenchQuestion] = []
     for number, line in enumerate(lines, 1):
         try:
             fields = json.loads(line)
-            questions.append(Question(fields["category"], fields["turns"][0]))
+            questions.append(SpecBenchQuestion(fields["category"], fields["turns"][0]))
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise ValueError(f"{path}:{number}: not a question of Spec-Bench: {error!r}") from error
     if limit is None or limit >= len(questions):
@@ -46,16 +46,16 @@ def read_spec_bench(path: Path, limit: int | None) -> list[Question]:
     return [questions[i * len(questions) // limit] for i in range(limit)]
 
 
-def extraction(count: int) -> list[Question]:
+def extraction(count: int) -> list[SpecBenchQuestion]:
     """Texts to be converted to JSON records, the same in every call. No draft model was trained on them."""
     prompts = Prompts(_SEED, held_out=True)
-    return [Question("extraction", prompts.json()) for _ in range(count)]
+    return [SpecBenchQuestion("extraction", prompts.json()) for _ in range(count)]
 
 
-def chats(questions: list[Question], max_tokens: int, temperature: float = 0.0) -> list[GenerateRequest]:
+def chats(questions: list[SpecBenchQuestion], max_tokens: int, temperature: float = 0.0) -> list[GenerateRequest]:
     """The questions as requests, each with a seed of its own."""
 
-    def request(seed: int, question: Question) -> GenerateRequest:
+    def request(seed: int, question: SpecBenchQuestion) -> GenerateRequest:
         sampling = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
         return GenerateRequest(Chat((("user", question.text),)), sampling)
 

@@ -12,7 +12,7 @@ from fake_engine import ByteTokenizer, FakeEngine
 from patience import PATIENCE_S
 
 from draftline import AsyncClient, RequestOutput, RetryPolicy, SamplingParams
-from draftline.engine.client.pace import Pace
+from draftline.engine.client.pace import Pacer
 from draftline.engine.errors import (
     CallFailedError,
     DeadlineExceededError,
@@ -175,7 +175,7 @@ async def test_too_many_sessions_are_always_named(make_engine: Callable[..., Fak
 
 
 async def test_turns_shrink_where_they_are_refused_and_grow_where_they_are_taken() -> None:
-    pace = Pace()
+    pace = Pacer()
     for _ in range(10):
         assert await pace.enter([], None)
     for _ in range(6):

@@ -18,14 +18,14 @@ from draftline.structured.errors import InvalidConstraintError, UnsupportedConst
 from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.language import (
     Choice,
+    Concatenation,
     Form,
     Free,
     Language,
     Leaf,
     Literal,
-    Repeat,
+    Repetition,
     Separated,
-    Sequence,
     Tag,
     Triggered,
 )
@@ -76,14 +76,16 @@ FORMS = st.one_of(
     triggered(),
     _tags(CONTENTS),
     _tags(triggered()),
-    st.tuples(_tags(CONTENTS), triggered()).map(Sequence),
-    st.tuples(MARKS.map(Literal), triggered()).map(Sequence),
+    st.tuples(_tags(CONTENTS), triggered()).map(Concatenation),
+    st.tuples(MARKS.map(Literal), triggered()).map(Concatenation),
     st.builds(
-        lambda tag, mark: Sequence((tag, Repeat(Sequence((Literal(mark), tag)), 0, None))), _tags(CONTENTS), MARKS
+        lambda tag, mark: Concatenation((tag, Repetition(Concatenation((Literal(mark), tag)), 0, None))),
+        _tags(CONTENTS),
+        MARKS,
     ),
     st.builds(Separated, _tags(CONTENTS), MARKS),
     _tags(st.builds(Separated, _tags(CONTENTS), MARKS)),
-    _tags(CONTENTS).map(lambda tag: Sequence((Repeat(tag, 0, 1), Free((tag.begin,))))),
+    _tags(CONTENTS).map(lambda tag: Concatenation((Repetition(tag, 0, 1), Free((tag.begin,))))),
     st.lists(_tags(CONTENTS), min_size=2, max_size=2, unique_by=lambda tag: tag.begin[0]).map(
         lambda tags: Choice(tuple(tags))
     ),
@@ -107,9 +109,9 @@ def _marks(form: Form) -> list[str]:
     match form:
         case Literal(text):
             return [text]
-        case Sequence(forms) | Choice(forms):
+        case Concatenation(forms) | Choice(forms):
             return [mark for part in forms for mark in _marks(part)]
-        case Repeat(body):
+        case Repetition(body):
             return _marks(body)
         case Separated(body, separator):
             return [separator, *_marks(body)]
@@ -161,7 +163,7 @@ def test_many_generated_forms_mean_what_the_definition_says(form: Form, number: 
     "form",
     [
         Literal("ab" * 5000),
-        Repeat(Literal("abcd"), 0, 1000),
+        Repetition(Literal("abcd"), 0, 1000),
         Triggered(("<f",), tuple(Tag("", f"<f{i}>", Literal("x"), ("</f>",)) for i in range(100)), False, False, ()),
     ],
     ids=["literal", "repeat", "triggered"],

@@ -20,8 +20,7 @@ from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
-from draftline.structured.language import Language, Leaf, Tag
-from draftline.structured.language import Sequence as SequenceForm
+from draftline.structured.language import Concatenation, Language, Leaf, Tag
 from draftline.structured.tags.determinize import determinize
 from draftline.structured.tags.form import REASONING
 from draftline.structured.tags.nfa_builder import NfaBuilder
@@ -58,7 +57,7 @@ def make_world(device: torch.device, rng: random.Random) -> World:
     automata = []
     languages = [compile_bytes(regex, 1000) for regex in ("(a|bc)*d?", "[a-g]{0,20}", "abcdefg(g|abc)+")]
     content, answer = (Leaf(Language(regex, ""), "", is_json=False) for regex in ("[b-f]*", "[ab]{2,9}"))
-    form = SequenceForm((Tag(REASONING, "a", content, ("gg",)), answer))
+    form = Concatenation((Tag(REASONING, "a", content, ("gg",)), answer))
     languages.append(determinize(NfaBuilder(1000).build(form), 1000))
     for number, language in enumerate(languages):
         early = language.early is not None
