@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
-import queue
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from draftline.engine.bench.closed_loop import closed_loop
 from draftline.engine.config import EngineConfig
-from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.outputs import Delta, Finished
 from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.stats import EngineStats
 from draftline.engine.threaded_engine import ThreadedEngine, start_engine
@@ -76,28 +76,15 @@ def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency
     Raises:
         RuntimeError: a request failed.
     """
-    inbox: queue.SimpleQueue[tuple[str, Update]] = queue.SimpleQueue()
-
-    def sink(updates: Sequence[tuple[str, Update]]) -> None:
-        for update in updates:
-            inbox.put(update)
-
     answers: list[list[tuple[int, float]]] = [[] for _ in requests]
     before, start = count(engine.stats()), time.perf_counter()
-    prompt_lens: list[int] = []
-    submitted = finished = 0
-    while finished < len(requests):
-        while submitted < len(requests) and submitted - finished < concurrency:
-            prompt_lens.append(len(engine.submit(str(submitted), requests[submitted], sink).prompt_token_ids))
-            submitted += 1
-        name, update = inbox.get()
+    prompt_lens = [0 for _ in requests]
+    for index, update in closed_loop(engine, requests, concurrency):
         match update:
             case Delta():
-                answers[int(name)] += [(entry.chosen.token_id, entry.chosen.logprob) for entry in update.logprobs]
-            case Failed():
-                raise RuntimeError(f"request {name} failed") from update.error
+                answers[index] += [(entry.chosen.token_id, entry.chosen.logprob) for entry in update.logprobs]
             case Finished():
-                finished += 1
+                prompt_lens[index] = update.usage.prompt_tokens
     seconds = time.perf_counter() - start
     return SuiteAnswers(tuple(map(tuple, answers)), seconds, count(engine.stats()) - before, tuple(prompt_lens))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from draftline.engine.bench.closed_loop import closed_loop
 from draftline.engine.chat.messages import Chat
-from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.outputs import Delta
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.request.tokenization import tokenize
 from draftline.engine.stats import DrafterStats, EngineStats
@@ -45,29 +45,13 @@ def ask(engine: EngineClient, requests: Sequence[GenerateRequest], concurrency: 
     Raises:
         RuntimeError: a request failed.
     """
-    inbox: queue.SimpleQueue[tuple[str, Update]] = queue.SimpleQueue()
-
-    def sink(updates: Sequence[tuple[str, Update]]) -> None:
-        for update in updates:
-            inbox.put(update)
-
     requests = [_tokenized(engine, request) for request in requests]
     before = engine.stats()
     answers: list[list[int]] = [[] for _ in requests]
     start, cpu = time.perf_counter(), time.process_time()
-    submitted = finished = 0
-    while finished < len(requests):
-        while submitted < len(requests) and submitted - finished < concurrency:
-            engine.submit(str(submitted), requests[submitted], sink)
-            submitted += 1
-        name, update = inbox.get()
-        match update:
-            case Delta():
-                answers[int(name)] += update.token_ids
-            case Failed():
-                raise RuntimeError(f"request {name} failed") from update.error
-            case Finished():
-                finished += 1
+    for index, update in closed_loop(engine, requests, concurrency):
+        if isinstance(update, Delta):
+            answers[index] += update.token_ids
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     after = _stats_with(engine, before.generated_tokens + sum(map(len, answers)))
     return Answers(tuple(map(tuple, answers)), seconds, since(after.drafter, before.drafter), cpu)
