@@ -89,13 +89,7 @@ class ConstraintCompiler:
         self._read_vocabulary = replace(vocabulary, tokens=with_names(vocabulary.tokens, vocabulary.special_names))
         self._tables = None if cache_folder is None else TableCache(cache_folder, vocabulary)
         self._workers = AutomatonWorkerPool(
-            self._read_vocabulary.tokens,
-            vocabulary.eos_ids,
-            vocabulary.special_ids,
-            limits.automaton,
-            limits.grammar,
-            special_names=vocabulary.special_names,
-            max_workers=limits.threads + 1,
+            self._read_vocabulary, limits.automaton, limits.grammar, max_workers=limits.threads + 1
         )
         self._backends = Backends(vocabulary, self._workers, limits.grammar)
         self._queue: JobQueue[CompiledConstraint] = JobQueue(limits.threads, limits.max_waiting, _WAITING)

@@ -10,6 +10,11 @@ if TYPE_CHECKING:  # worker processes, which start often, read no model
     from draftline.models.tokenization.tokenizer import Tokenizer
 
 
+def no_encoding(text: str) -> list[int]:
+    """Stands for a tokenizer where no text is tokenized: its bytes."""
+    return list(text.encode())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteVocabulary:
     """The text of each token of a model.

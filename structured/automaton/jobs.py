@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
 from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
@@ -10,6 +10,7 @@ from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
+from draftline.structured.vocabulary import ByteVocabulary
 
 if TYPE_CHECKING:
     from draftline.structured.automaton.byte_automaton import ByteAutomaton
@@ -20,17 +21,9 @@ if TYPE_CHECKING:
 class WorkerSetup:
     """The first message to a worker: the vocabulary of all its jobs, and their limits."""
 
-    tokens: tuple[bytes, ...]
-    eos_ids: tuple[int, ...]
-    special_ids: tuple[int, ...]
+    vocabulary: ByteVocabulary
     limits: AutomatonLimits
     grammar_limits: GrammarLimits
-    special_names: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def mask_words(self) -> int:
-        """The number of int32 words of a mask over all tokens."""
-        return -(-len(self.tokens) // 32)
 
 
 @dataclass(frozen=True, slots=True)

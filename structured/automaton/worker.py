@@ -78,11 +78,8 @@ class Worker:
     @cached_property
     def _grammars(self) -> GrammarBackend:
         from draftline.structured.grammar.backend import GrammarBackend
-        from draftline.structured.vocabulary import ByteVocabulary
 
-        setup = self._setup
-        tokens = ByteVocabulary(setup.tokens, frozenset(setup.eos_ids), frozenset(setup.special_ids), _no_encoding)
-        return GrammarBackend(tokens, setup.grammar_limits)
+        return GrammarBackend(self._setup.vocabulary, self._setup.grammar_limits)
 
 
 def find_language(setup: WorkerSetup, job: ConstraintSpec) -> LanguageAnswer:
@@ -142,7 +139,7 @@ def _byte_automaton(setup: WorkerSetup, allowed: Language) -> ByteAutomaton:
     if size > limits.parts_bytes:
         problem = f"the regular expressions inside it have {size} bytes; at most {limits.parts_bytes} are allowed"
         raise AutomatonTooLargeError(problem)
-    names = SpecialNames(marking_tokens(allowed.form, setup.special_names))
+    names = SpecialNames(marking_tokens(allowed.form, setup.vocabulary.special_names))
     return determinize(NfaBuilder(limits.states, names).build(allowed.form), limits.states)
 
 
@@ -154,8 +151,8 @@ def _tables(
 
     return compile_tokens(
         minimised(automaton),
-        setup.tokens,
-        setup.eos_ids,
+        setup.vocabulary.tokens,
+        sorted(setup.vocabulary.eos_ids),
         budgets=budgets,
         early_budgets=early_budgets,
         max_bytes=setup.limits.table_bytes,
@@ -182,8 +179,8 @@ def try_grammar(setup: WorkerSetup, grammars: GrammarBackend, allowed: Language)
         if allowed.form is not None:
             from draftline.structured.tags.lark import tag_grammar
 
-            grammar = tag_grammar(allowed.form, marking_tokens(allowed.form, setup.special_names))
-        try_masks(grammars.compile(grammar), setup.mask_words, setup.grammar_limits)
+            grammar = tag_grammar(allowed.form, marking_tokens(allowed.form, setup.vocabulary.special_names))
+        try_masks(grammars.compile(grammar), setup.vocabulary.mask_words, setup.grammar_limits)
     except (InvalidConstraintError, UnsupportedConstraintError) as error:
         return error
     except Exception as error:  # noqa: BLE001 - the parent raises it; the worker goes on
@@ -209,11 +206,6 @@ def _set_alarms(seconds: float, clock_seconds: float) -> None:
     """End this process after ``seconds`` of processor time, or a multiple of ``clock_seconds`` by the clock; 0 cancels both."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, _CLOCK_FACTOR * clock_seconds)
-
-
-def _no_encoding(text: str) -> list[int]:
-    """Drafts of forced text are tokenized where outputs run, never here."""
-    return list(text.encode())
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any
 
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
@@ -16,6 +15,7 @@ from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
+from draftline.structured.vocabulary import ByteVocabulary, no_encoding
 from draftline.structured.worker_processes import ALARMS, OnAbandon, WorkerProcesses, never_abandoned
 
 
@@ -24,33 +24,22 @@ class AutomatonWorkerPool:
 
     def __init__(
         self,
-        tokens: Sequence[bytes],
-        eos_ids: AbstractSet[int],
-        special_ids: AbstractSet[int],
+        vocabulary: ByteVocabulary,
         limits: AutomatonLimits | None = None,
         grammar_limits: GrammarLimits | None = None,
-        *,
-        special_names: Mapping[str, int] | None = None,
         max_workers: int = 2,
     ) -> None:
         """No worker is started yet.
 
         Args:
-            tokens: each token's bytes, as automata read them (`tags.special.with_names`); empty where it is in no text.
-            eos_ids: the tokens that end an output.
-            special_ids: control tokens.
+            vocabulary: the vocabulary, as automata read it (`tags.special.with_names`).
             limits: bounds on one constraint.
             grammar_limits: bounds on one grammar.
-            special_names: the control tokens that may be marks, by name.
             max_workers: the most processes at once; other jobs wait.
         """
+        # Drafts of forced text are tokenized where outputs run, and tokenizers are large.
         setup = WorkerSetup(
-            tuple(tokens),
-            tuple(sorted(eos_ids)),
-            tuple(sorted(special_ids)),
-            limits or AutomatonLimits(),
-            grammar_limits or GrammarLimits(),
-            dict(special_names or {}),
+            replace(vocabulary, encode=no_encoding), limits or AutomatonLimits(), grammar_limits or GrammarLimits()
         )
         self._limits = setup.limits
         self._grammar_limits = setup.grammar_limits

@@ -267,14 +267,7 @@ def compile_regex(workers: AutomatonWorkerPool, regex: str) -> TokenAutomaton:
 
 
 def pool(limits: AutomatonLimits) -> AutomatonWorkerPool:
-    return AutomatonWorkerPool(
-        VOCABULARY.tokens,
-        VOCABULARY.eos_ids,
-        VOCABULARY.special_ids,
-        limits,
-        GrammarLimits(seconds=0.15),
-        max_workers=1,
-    )
+    return AutomatonWorkerPool(VOCABULARY, limits, GrammarLimits(seconds=0.15), max_workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -355,8 +348,7 @@ def test_a_grammar_whose_later_masks_take_long_is_rejected() -> None:
     nested = "\n".join(f'T{index}: ("a" | T{index - 1} "b")+ ("c" | "a")' for index in range(1, 201))
     grammar = f'start: "x" T200\nT0: "z"\n{nested}\n'
     limits = GrammarLimits(mask_seconds=0.002)
-    ends, special = VOCABULARY.eos_ids, VOCABULARY.special_ids
-    workers = AutomatonWorkerPool(VOCABULARY.tokens, ends, special, grammar_limits=limits)
+    workers = AutomatonWorkerPool(VOCABULARY, grammar_limits=limits)
     try:
         with pytest.raises(InvalidConstraintError, match=r"one mask of it takes longer than 0\.002 s"):
             try_grammar(workers, grammar)

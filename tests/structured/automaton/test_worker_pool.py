@@ -6,6 +6,7 @@ import signal
 from typing import Any
 
 import pytest
+from small_vocabulary import vocabulary
 
 from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
@@ -28,7 +29,7 @@ def test_the_reason_of_a_workers_death(status: int, reason: str, monkeypatch: py
         return [], status
 
     monkeypatch.setattr(WorkerProcesses, "answers", died)
-    pool = AutomatonWorkerPool([b"a"], {0}, set(), AutomatonLimits(seconds=3, memory_bytes=64 << 20))
+    pool = AutomatonWorkerPool(vocabulary("a"), AutomatonLimits(seconds=3, memory_bytes=64 << 20))
     with pytest.raises(InvalidConstraintError, match=reason):
         pool.compile(object())  # type: ignore[arg-type]
     pool.close()

@@ -201,7 +201,7 @@ def tools(count: int) -> str:
 
 def test_many_tools_are_too_large_for_an_automaton_and_are_enforced_all_the_same() -> None:
     words = vocabulary("tool", "city", "}\n")
-    setup = WorkerSetup(words.tokens, tuple(words.eos_ids), (), AutomatonLimits(), GrammarLimits())
+    setup = WorkerSetup(words, AutomatonLimits(), GrammarLimits())
     job = spec(tools(150))
     allowed = find_language(setup, job)
     assert not isinstance(allowed, Exception)
