@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.cache_folder import code_digest, user_cache_folder, write_whole
+from draftline.structured.cache_files import code_digest, user_cache_folder, write_whole
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import Violation
 from draftline.structured.language import Form

@@ -21,7 +21,7 @@ import torch
 import draftline
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.costs import Costs
-from draftline.structured.cache_folder import code_digest, user_cache_folder, write_whole
+from draftline.structured.cache_files import code_digest, user_cache_folder, write_whole
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from draftline.structured.cache_folder import code_digest, user_cache_folder, write_whole
+from draftline.structured.cache_files import code_digest, user_cache_folder, write_whole
 
 
 def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
