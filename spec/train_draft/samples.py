@@ -108,9 +108,9 @@ class Samples(Sequence[Sample]):
         """The number of answer tokens in all samples."""
         return int(self._lengths.sum(dtype=np.int64) - self._prompt_lens.sum(dtype=np.int64))
 
-    def part(self, split: Split, kind: Kind | None = None) -> list[Sample]:
-        """The samples of one split, or of one kind in a split."""
-        return [s for s in self if s.split is split and kind in (None, s.kind)]
+    def part(self, split: Split) -> list[Sample]:
+        """The samples of one split."""
+        return [sample for sample in self if sample.split is split]
 
     def save(self, path: Path) -> None:
         """Write an .npz file, atomically."""

@@ -46,11 +46,11 @@ class Stack:
     parts: Sequence[tuple[str, float, int]]
 
 
-def nice_ticks(highest: float, wanted: int = 4) -> list[float]:
-    """Ticks from 0 to at least ``highest``: multiples of 1, 2 or 5 times a power of ten."""
+def nice_ticks(highest: float) -> list[float]:
+    """About five ticks from 0 to at least ``highest``: multiples of 1, 2 or 5 times a power of ten."""
     if highest <= 0 or not math.isfinite(highest):
         return [0.0, 1.0]
-    rough = highest / wanted
+    rough = highest / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
     return [step * index for index in range(math.ceil(highest / step - 1e-9) + 1)]
