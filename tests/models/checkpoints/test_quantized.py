@@ -174,6 +174,9 @@ def test_what_a_scheme_left_dense_stays_dense(tmp_path: Path) -> None:
 
     write(tmp_path, "fp8-channel", restore)
     _load(tmp_path)
+    checkpoint = open_checkpoint(str(tmp_path))
+    assert checkpoint.tensor(f"{NAME}.weight").format == "BF16"
+    assert checkpoint.tensor(f"{NAME.replace('k_proj', 'q_proj')}.weight").format == "F8_E4M3"
 
 
 def test_eight_bit_weights_without_a_configuration_are_refused(tmp_path: Path) -> None:
