@@ -180,6 +180,10 @@ class Reasoning(_Params):
     )
 
 
+CONSTRAINT_KINDS = ("json_schema", "regex", "choice", "json_object", "grammar", "structural_tag")
+"""The options of a `Constraint` of which it has at most one."""
+
+
 class Constraint(_Params, Generic[T]):
     """A constraint on the whole output. Set one of the first six options; none of them is needed with reasoning.
 
@@ -285,18 +289,10 @@ class Constraint(_Params, Generic[T]):
 
     @model_validator(mode="after")
     def _exactly_one_kind(self) -> Constraint[T]:
-        kinds = [
-            self.json_schema,
-            self.regex,
-            self.choice,
-            self.json_object or None,
-            self.grammar,
-            self.structural_tag,
-        ]
-        count = sum(kind is not None for kind in kinds)
+        count = sum(getattr(self, kind) not in (None, False) for kind in CONSTRAINT_KINDS)
         if count > 1 or (not count and self.reasoning is None):
-            names = "json_schema, regex, choice, json_object, grammar and structural_tag"
-            raise ValueError(f"set exactly one of {names}, or only reasoning")
+            *most, last = CONSTRAINT_KINDS
+            raise ValueError(f"set exactly one of {', '.join(most)} and {last}, or only reasoning")
         return self
 
 

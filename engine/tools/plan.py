@@ -13,7 +13,7 @@ from typing import Any
 from draftline.engine.chat.calls import Tool
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.params import Constraint, Reasoning
+from draftline.engine.params import CONSTRAINT_KINDS, Constraint, Reasoning
 from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.tools.formats import FORMATS
 from draftline.engine.tools.python_call import PLACE, NoArgumentsError, python_arguments
@@ -120,8 +120,8 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
     places.append(("constraint.structural_tag", writer.place))
     source = json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
     base = constraint or Constraint(structural_tag=source)
-    update = dict.fromkeys(("json_schema", "regex", "choice", "grammar"), None) | {"json_object": False}
-    whole = base.model_copy(update={**update, "structural_tag": source})
+    unset = {kind: Constraint.model_fields[kind].default for kind in CONSTRAINT_KINDS}
+    whole = base.model_copy(update=unset | {"structural_tag": source})
     if reasoning:
         whole = _with_reasoning(whole, reasoning, chat, is_open=is_open)
     trigger = tool_format.trigger if constraint is None and tools and chat.tool_choice.mode == "auto" else ""
