@@ -22,19 +22,11 @@ class Listener(Protocol):
         ...
 
     async def start(self) -> None:
-        """Listen, and report that the server does not serve yet.
+        """Listen.
 
         Raises:
             CannotListenError: the address cannot be used.
         """
-        ...
-
-    async def set_serving(self, serving: bool) -> None:
-        """Report to health probes whether an engine serves."""
-        ...
-
-    async def drain(self) -> None:
-        """Report to health probes that the server is shutting down, for good."""
         ...
 
     async def stop(self, grace_s: float | None) -> None:

@@ -94,8 +94,6 @@ class Server:
         if self._tracing is not None:
             self._tracing.serve(engine.info.model)
         self._state.serve(engine)
-        for listener in self.listeners:
-            await listener.set_serving(True)
         self._watching = asyncio.create_task(self._watch(engine))
 
     async def wait_idle(self) -> None:
@@ -110,8 +108,6 @@ class Server:
         """
         self._state.drain()
         self._stop_watching()
-        for listener in self.listeners:
-            await listener.drain()
         finished = True
         try:
             async with asyncio.timeout(self._config.drain_timeout):
@@ -168,8 +164,7 @@ class Server:
     async def _watch(self, engine: EngineClient) -> None:
         """Report to health probes that the engine has ended by itself. It already refuses requests."""
         await asyncio.wait([asyncio.wrap_future(engine.stopped)])
-        for listener in self.listeners:
-            await listener.set_serving(False)
+        self._state.report_status()
 
     def _stop_watching(self) -> None:
         if self._watching is not None:

@@ -49,6 +49,7 @@ class ServerState:
         self._engine: EngineClient | None = None
         self._tokenizers: TokenizerPool | None = None
         self._draining = False
+        self._status_changed = asyncio.Event()
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -73,10 +74,21 @@ class ServerState:
             return "loading"
         return "stopped" if self._engine.stopped.done() else "ready"
 
+    @property
+    def status_changed(self) -> asyncio.Event:
+        """Set when the status changes next. Each change has an event of its own."""
+        return self._status_changed
+
+    def report_status(self) -> None:
+        """Wake all that wait for a change of the status. It waits for none of them."""
+        changed, self._status_changed = self._status_changed, asyncio.Event()
+        changed.set()
+
     def serve(self, engine: EngineClient) -> None:
         """Admit requests to ``engine``."""
         self._engine = engine
         self._tokenizers = TokenizerPool(engine.tokenizer, engine.info)
+        self.report_status()
 
     @property
     def tokenizers(self) -> TokenizerPool:
@@ -97,6 +109,7 @@ class ServerState:
     def drain(self) -> None:
         """Admit no more requests. Requests in flight continue."""
         self._draining = True
+        self.report_status()
 
     def cut_off(self) -> None:
         """End the requests in flight with an error, which their clients receive if they read."""

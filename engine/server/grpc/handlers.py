@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -40,8 +41,10 @@ def with_error_status(
     async def handle(self: _Servicer, request: _Request, context: Context) -> _Response:
         try:
             return await handler(self, request, context)
+        except grpc.aio.InternalError:  # the client left while a message waited for it: gRPC would log a fault
+            raise asyncio.CancelledError from None
         except grpc.aio.BaseError:
-            raise  # gRPC's own error, after a disconnect or an abort: the client gets no further answer
+            raise  # gRPC's own error, after an abort: the client gets no further answer
         except Exception as error:  # noqa: BLE001  every error has a status
             await abort(context, to_status(error))
 

@@ -7,7 +7,6 @@ from typing import Any
 import grpc.aio
 from grpc_channelz.v1 import channelz, channelz_pb2
 from grpc_channelz.v1.channelz_pb2_grpc import add_ChannelzServicer_to_server
-from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import SERVICE_NAME
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from prometheus_client import CollectorRegistry, Counter
@@ -59,15 +58,14 @@ class GrpcListener(Listener):
         self._address = format_address(state.config.host, state.config.port)
         interceptors = [AuthenticationInterceptor(state.access, refusals), DecodeErrorInterceptor(_PACKAGES)]
         self._server = grpc.aio.server(options=_options(state.config), interceptors=interceptors)
-        self._health = HealthService(state)
         add_InferenceServiceServicer_to_server(InferenceService(state), self._server)
         add_AdminServiceServicer_to_server(AdminService(state, registry), self._server)
-        add_HealthServicer_to_server(self._health, self._server)
         add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), self._server)
-        self._services = [SERVICE, ADMIN_SERVICE]
+        services = [SERVICE, ADMIN_SERVICE]
         if state.config.gateway:
-            self._services.append(_add_gateway(state, self._server))
-        add_reflection(self._server, [*self._services, SERVICE_NAME, _CHANNELZ])
+            services.append(_add_gateway(state, self._server))
+        add_HealthServicer_to_server(HealthService(state, services), self._server)
+        add_reflection(self._server, [*services, SERVICE_NAME, _CHANNELZ])
 
     @property
     @override
@@ -87,7 +85,6 @@ class GrpcListener(Listener):
 
     @override
     async def start(self) -> None:
-        await self.set_serving(False)
         host, port = self._config.host, self._config.port
         check_can_listen(host, port)  # gRPC's own error does not say why it cannot
         address = format_address(host, port)
@@ -101,16 +98,6 @@ class GrpcListener(Listener):
             raise CannotListenError(f"cannot listen on {address}: {error}") from error
         self._address = format_address(host, bound_port)
         await self._server.start()
-
-    @override
-    async def set_serving(self, serving: bool) -> None:
-        states = health_pb2.HealthCheckResponse
-        for service in ("", *self._services):
-            await self._health.set(service, states.SERVING if serving else states.NOT_SERVING)
-
-    @override
-    async def drain(self) -> None:
-        await self._health.enter_graceful_shutdown()
 
     @override
     async def stop(self, grace_s: float | None) -> None:

@@ -64,14 +64,6 @@ class HttpListener(Listener):
         await self._server.listening.wait()
 
     @override
-    async def set_serving(self, serving: bool) -> None:
-        """Nothing to do: probes ask the server's state."""
-
-    @override
-    async def drain(self) -> None:
-        """Nothing to do: probes ask the server's state."""
-
-    @override
     async def stop(self, grace_s: float | None) -> None:
         if self._serving is None:
             return

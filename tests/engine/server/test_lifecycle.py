@@ -14,6 +14,7 @@ from fake_engine import FakeEngine
 from grpc_client import AsyncStub, SessionClient, status_of, text_request, texts
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha import reflection_pb2
+from http2_client import ACK, GOAWAY, PING, PREFACE, SETTINGS, frame
 from patience import PATIENCE_S
 
 from draftline.engine.errors import CannotListenError
@@ -286,22 +287,11 @@ async def test_reflection_lists_and_describes_everything(
     assert b"v1alpha" not in itself.file_descriptor_response.file_descriptor_proto[0]
 
 
-GOAWAY = 7
-PING = 6
-SETTINGS = 4
-ACK = 1
-
-
-def frame(kind: int, payload: bytes = b"", flags: int = 0) -> bytes:
-    """An HTTP/2 frame of the connection (RFC 9113, section 4.1)."""
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + bytes(4) + payload
-
-
 async def answers_to_pings(server: Server, count: int) -> int:
     """Send pings in turn over a raw connection. Returns how many are answered before the server closes it."""
     host, _, port = server.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS))
+    writer.write(PREFACE + frame(SETTINGS))
     answered = 0
     try:
         while answered < count:
