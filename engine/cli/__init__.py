@@ -11,7 +11,7 @@ import typer
 
 from draftline import __version__
 from draftline.engine.cli import bench
-from draftline.engine.cli.errors import print_error, writable_output
+from draftline.engine.cli.errors import prepare_streams, print_error, writable_output
 from draftline.engine.cli.late import late_group
 
 _COMMANDS = {
@@ -88,6 +88,7 @@ def _help(error: typer.TyperException) -> str:
 
 def main() -> None:
     """Run the command line and exit."""
+    prepare_streams()
     # gRPC logs every connection that opens or closes; failures reach its callers as errors.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
@@ -99,7 +100,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        if error.errno not in (errno.EPIPE, errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             raise
         with writable_output():
             raise

@@ -20,8 +20,33 @@ def print_error(message: str) -> None:
     typer.echo(f"draftline: error: {message}", err=True)
 
 
+def prepare_streams() -> None:
+    """Make the standard streams usable, before a process of the command line opens anything.
+
+    A process may start without them (``>&-``). The next file or socket that it opens would take the place of standard
+    output. So an empty file does: standard output then cannot be written, and messages on standard error vanish.
+
+    Prompts, outputs and help are UTF-8 in every locale, as all files are.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)  # the lowest number that is free: this one
+            os.set_inheritable(number, True)
+    sys.stdout = sys.stdout or _closed(1)
+    sys.stderr = sys.stderr or _closed(2)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace" if stream.writable() else "surrogateescape")
+
+
+def _closed(number: int) -> TextIO:
+    return open(number, "w", buffering=1, encoding="utf-8", closefd=False)
+
+
 def standard_input() -> TextIO:
-    """Standard input as text. Bytes that are not UTF-8 become surrogates, in every locale: requests name the first one.
+    """Standard input as text. Bytes that are not UTF-8 become surrogates: requests name the first one.
 
     Raises:
         UsageError: it is closed, as by ``<&-``.

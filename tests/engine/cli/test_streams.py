@@ -1,0 +1,68 @@
+"""The standard streams of the command: closed ones, and locales other than UTF-8."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from patience import PATIENCE_S
+
+from draftline.engine.client.sync_client import Client
+from draftline.engine.params import SamplingParams
+
+FAKE_CLI = Path(__file__).parents[2] / "helpers" / "fake_cli.py"
+TEXT = "Zürich — 😀"
+
+
+def shell(arguments: str) -> list[str]:
+    """A command line that a shell runs, with its redirections."""
+    return ["sh", "-c", f'exec "$0" "$1" {arguments}', sys.executable, str(FAKE_CLI)]
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--help", "generate abc --max-tokens 3", "generate abc --json"])
+def test_closed_standard_output_is_an_error_in_one_line(arguments: str) -> None:
+    done = subprocess.run(shell(f"{arguments} >&-"), stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "draftline: error: cannot write the output: Bad file descriptor"
+    assert "Traceback" not in done.stderr
+
+
+def test_closed_standard_error_takes_no_message() -> None:
+    done = subprocess.run(shell("generate abc --max-tokens 3 2>&-"), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "abc\n", "")
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_server_serves_without_standard_streams(streams: str, log_format: str) -> None:
+    """As one that a program without a terminal starts. What it opens must not take their place."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    pipe = subprocess.PIPE
+    command = shell(f"serve --port {port} --log-format {log_format} {streams}")
+    server = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    with Client(f"127.0.0.1:{port}") as client:
+        [output] = client.generate(["abc"], SamplingParams(max_tokens=4), timeout=PATIENCE_S)
+    assert output.outputs[0].text == "abca"
+    server.send_signal(signal.SIGTERM)
+    _, err = server.communicate(timeout=PATIENCE_S)
+    assert server.returncode == 0
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_text_is_utf_8_in_every_locale(encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, str(FAKE_CLI)]
+    generate = [*command, "generate", "--json", "--max-tokens", str(len(TEXT.encode()))]
+    done = subprocess.run(generate, input=TEXT.encode(), env=environment, capture_output=True, check=True)
+    answer = json.loads(done.stdout)
+    assert answer["prompt"] == TEXT
+    helped = subprocess.run([*command, "generate", "--help"], env=environment, capture_output=True, check=True)
+    assert "╭" in helped.stdout.decode()
