@@ -16,6 +16,7 @@ _ERRORS = {
     "408": "The body arrives too slowly.",
     "413": "The body is too large.",
     "415": "The body has another type than application/json, or is compressed.",
+    "431": "The headers are too large.",
     "429": "There is no room for the request, or the token's limit is reached; see Retry-After.",
     "500": "A fault of the server; its log has the cause.",
     "503": "The model loads, or the server shuts down.",

@@ -11,6 +11,7 @@ uvicorn also drops the body of a request that asks for another protocol, as Java
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -75,11 +76,19 @@ class HttpProtocol(HttpToolsProtocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self._in_headers:
-            self._header_bytes += len(data)
-        if self.parser is None or self.transport.is_closing():
-            return
         self._unset_keepalive_if_required()
+        while data and self.parser is not None and not self.transport.is_closing():
+            fed = data
+            if self._in_headers:  # no more of them than may come, however much arrives at once
+                fed = data[: MAX_HEADERS - self._header_bytes]
+                self._header_bytes += len(fed)
+            if fed:
+                self._feed(fed)
+                data = data[len(fed) :]
+            else:
+                self._refuse(HttpError(431, f"the request's line and headers are larger than {MAX_HEADERS >> 10} KiB"))
+
+    def _feed(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
@@ -87,8 +96,6 @@ class HttpProtocol(HttpToolsProtocol):
                 self._parse_again(data[upgrade.args[0] :])
         except HttpParserError:
             self.send_400_response("the request is not valid HTTP/1.1")
-        if self._in_headers and self._header_bytes > MAX_HEADERS:
-            self.transport.abort()
 
     @override
     def on_message_begin(self) -> None:
@@ -129,17 +136,22 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def on_message_complete(self) -> None:
         if not self._pipelined and not self._upgrade:
+            self._in_headers, self._header_bytes = True, 0  # of the next request
             super().on_message_complete()
 
     @override
     def send_400_response(self, msg: str) -> None:
+        self._refuse(HttpError(400, msg))
+
+    def _refuse(self, error: HttpError) -> None:
         """Answer in the form of all errors, and close the connection."""
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.abort()  # the client would take the answer for a part of the one that it reads
             return
-        body = to_json(error_body(HttpError(400, msg)))
+        body = to_json(error_body(error))
+        line = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head.encode() + body)
+        self.transport.write((line + head).encode() + body)
         self.transport.close()
 
     def _parse_again(self, body: bytes) -> None:
@@ -148,6 +160,7 @@ class HttpProtocol(HttpToolsProtocol):
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
         lines += [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
         self.parser = HttpRequestParser(self)
+        self._header_bytes = 0
         self.data_received(b"\r\n".join([*lines, b"", body]))
 
     def _stall(self) -> None:
@@ -161,7 +174,6 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _await_headers(self) -> None:
         self._stop_waiting()
-        self._in_headers, self._header_bytes = True, 0
         self._deadline = self.loop.call_later(HEADERS_TIMEOUT_S, self.transport.abort)
 
     def _stop_waiting(self) -> None:

@@ -261,6 +261,28 @@ async def test_slow_and_endless_headers_are_cut_off(serve: Any, monkeypatch: pyt
     writer.close()
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("upgrade", [b"", b"upgrade: h2c\r\nconnection: upgrade\r\n"])
+async def test_headers_have_one_limit_however_they_arrive(serve: Any, at_once: bool, upgrade: bytes) -> None:
+    server = await serve()
+    reader, writer = await connect(server)
+    for size, status in ((protocol.MAX_HEADERS, b"200"), (protocol.MAX_HEADERS + 1, b"431")):
+        begin = b"GET /live HTTP/1.1\r\nhost: localhost\r\n" + upgrade + b"x: "
+        sent = begin + b"y" * (size - len(begin) - 4) + b"\r\n\r\n"
+        parts = [sent] if at_once else [sent[at : at + 9000] for at in range(0, len(sent), 9000)]
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 " + status)
+        if status == b"200":
+            assert json.loads(await reader.readuntil(b"}")) == {"status": "live"}
+    assert json.loads(await reader.read())["error"]["message"].endswith("are larger than 64 KiB")
+    writer.close()
+
+
 async def test_a_body_that_does_not_arrive(serve: Any) -> None:
     server = await serve(stall_timeout=0.2)
     reader, writer = await connect(server)
