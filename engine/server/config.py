@@ -3,13 +3,46 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Literal
+import re
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from draftline.engine.options import Options
 from draftline.engine.vllm_names import SERVER_ALIASES, SERVER_FOREIGN
+
+_HOST_NAME = re.compile(r"[^\s/:*]+")
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+"""By scheme. Browsers leave them out of an origin."""
+
+
+def _host(name: str) -> str:
+    if name != "*" and not _HOST_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a host: leave out scheme and port, or allow all with '*'")
+    return name
+
+
+def _origin(url: str) -> str:
+    if url not in ("*", "null") and url != (sent := _origin_of(url)):
+        instead = f": browsers send {sent!r}" if sent else "; '*' allows all"
+        raise ValueError(f"{url!r} is no origin, such as https://example.org{instead}")
+    return url
+
+
+def _origin_of(url: str) -> str | None:
+    """The origin that browsers send from a page with this URL; None if the text is no URL."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.scheme or not parts.hostname:
+        return "file://" if parts.scheme == "file" else None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    has_port = port is not None and port != _DEFAULT_PORTS.get(parts.scheme)
+    return f"{parts.scheme}://{host}:{port}" if has_port else f"{parts.scheme}://{host}"
 
 
 class ServerConfig(Options):
@@ -25,12 +58,12 @@ class ServerConfig(Options):
     http_port: int | None = Field(
         default=None, ge=0, le=65535, description="port for OpenAI's API over HTTP; none if unset, 0 takes a free one"
     )
-    http_allowed_hosts: tuple[str, ...] = Field(
+    http_allowed_hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = Field(
         default=(),
         description="names by which clients may call the HTTP port, besides addresses and localhost; '*' allows all. "
         "Without tokens other names are refused",
     )
-    http_allowed_origins: tuple[str, ...] = Field(
+    http_allowed_origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = Field(
         default=(),
         description="origins whose web pages may call the HTTP port, such as https://example.org; '*' allows all",
     )

@@ -19,7 +19,7 @@ from draftline.engine.errors import QueueFullError
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.protocol import EngineClient
 from draftline.engine.server.http.body import Body, Generating, read
-from draftline.engine.server.http.call import HttpCall
+from draftline.engine.server.http.call import REQUEST_ID, HttpCall
 from draftline.engine.server.http.endpoints import chat, completions, plain, responses, tokens
 from draftline.engine.server.http.endpoints.about import About, served_model
 from draftline.engine.server.http.errors import HttpError
@@ -138,7 +138,13 @@ def application(state: ServerState, registry: CollectorRegistry, refusals: Count
     if state.config.http_allowed_origins:
         # Around the guard: a preflight has no token.
         origins = list(state.config.http_allowed_origins)
-        app = CORSMiddleware(app, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
+        app = CORSMiddleware(
+            app,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[REQUEST_ID, "retry-after"],  # the headers of ours that clients in browsers read
+        )
     return app
 
 

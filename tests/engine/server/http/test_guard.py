@@ -59,6 +59,7 @@ async def test_other_origins_are_refused_unless_they_are_allowed(http: httpx2.As
             response = await opened.post("/v1/completions", json=COMPLETION, headers={"origin": origin})
             assert response.status_code == status
             assert (response.headers.get("access-control-allow-origin") == origin) is (status == 200)
+            assert response.headers["access-control-expose-headers"] == "x-request-id, retry-after"
         asked = await opened.options("/v1/completions", headers={"origin": "https://app.example"} | preflight)
         assert asked.status_code == 200
 

@@ -1,0 +1,51 @@
+"""The options of a server that can only be wrong: what browsers and clients never send."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from draftline.engine.server.config import ServerConfig
+
+
+@pytest.mark.parametrize(
+    ("origin", "problem"),
+    [
+        ("https://app.example/", ": browsers send 'https://app.example'"),
+        ("https://app.example/chat?a", ": browsers send 'https://app.example'"),
+        ("HTTPS://App.example", ": browsers send 'https://app.example'"),
+        ("https://app.example:443", ": browsers send 'https://app.example'"),
+        ("http://[::1]:80", ": browsers send 'http://[::1]'"),
+        ("app.example", "; '*' allows all"),
+        ("localhost:3000", "; '*' allows all"),
+        ("https://app.example:x", "; '*' allows all"),
+        ("", "; '*' allows all"),
+    ],
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin: str, problem: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ServerConfig(http_allowed_origins=("https://right.example", origin))
+    assert f"{origin!r} is no origin, such as https://example.org{problem}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "*",
+        "null",
+        "https://a.example",
+        "http://localhost:3000",
+        "http://[::1]:8080",
+        "file://",
+        "chrome-extension://ab",
+    ],
+)
+def test_origins_that_browsers_send_can_be_allowed(origin: str) -> None:
+    assert ServerConfig(http_allowed_origins=(origin,)).http_allowed_origins == (origin,)
+
+
+@pytest.mark.parametrize("host", ["http://gpu.example", "gpu.example:8000", "gpu.example/v1", "*.example", ""])
+def test_a_host_that_no_request_names_is_refused(host: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ServerConfig(http_allowed_hosts=(host,))
+    assert f"{host!r} is no name of a host" in str(caught.value)
