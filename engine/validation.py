@@ -52,7 +52,7 @@ def _length(detail: ErrorDetails) -> str | None:
 
 
 def _description(message: str, value: object, is_field: bool) -> str:
-    message = message.removeprefix("Value error, ")
+    message = message.removeprefix("Value error, ").replace("a valid tuple", "a list")  # as JSON and YAML have
     if not is_field:
         return message  # about the whole object, whose repr would hide the message
     shown = quoted(value)

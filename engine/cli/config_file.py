@@ -32,7 +32,7 @@ def read_config_file(path: Path, models: Iterable[type[Options]]) -> dict[str, o
         if name in options:
             ways = "by two names" if str(key).replace("-", "_") in aliases else "with dashes and with underscores"
             raise UsageError(f"{path}: {key}: is set twice, {ways}")
-        options[name] = value
+        options[name] = tuple(value) if isinstance(value, list) else value  # options have no lists
     return options
 
 

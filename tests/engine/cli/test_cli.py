@@ -30,6 +30,7 @@ from draftline.engine.cli.chat import with_recommended
 from draftline.engine.cli.serve import LISTENING, READY
 from draftline.engine.cli.topics import TOPICS
 from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
 from draftline.engine.params import Constraint, Reasoning, SamplingParams
 from draftline.engine.server.config import ServerConfig
 from draftline.models.checkpoints.resolve import resolve_model
@@ -322,6 +323,8 @@ def test_options_reach_the_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         ("max-num-seqs: '3'", "max_num_seqs: Input should be a valid integer, not '3'"),
         ("prefix-caching: 1", "prefix_caching: Input should be a valid boolean, not 1"),
         ("block_size: 12", "block_size: Input should be a multiple of 8, not 12"),
+        ("served_model_name: a", "served_model_name: Input should be a list, not 'a'"),
+        ("served_model_name: [a, 1]", "served_model_name[1]: Input should be a valid string, not 1"),
         ("block_size: 16\nblock-size: 16", "block-size: is set twice, with dashes and with underscores"),
         ("block-size: 16\nport: 1\nblock-size: 8", "line 3: block-size: is set twice"),
         ("- a", "must be a mapping of options, is a list"),
@@ -331,7 +334,24 @@ def test_options_reach_the_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_a_bad_configuration_file_is_one_line(content: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(content)
-    assert failed(run("info", "--config", str(file)), 2).startswith(f"{file}: {message}")
+    assert failed(run("serve", "--config", str(file)), 2).startswith(f"{file}: {message}")
+
+
+def test_an_option_that_can_be_repeated_is_a_list_in_a_configuration_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[ServerConfig] = []
+
+    def replicas(_: EngineConfig, config: ServerConfig) -> None:
+        seen.append(config)
+        raise UsageError("seen")
+
+    monkeypatch.setattr("draftline.engine.cli.serve.start_process", lambda *_: None)
+    monkeypatch.setattr("draftline.engine.cli.serve._start_replicas", replicas)
+    file = tmp_path / "c.yaml"
+    file.write_text("served_model_name: [a, b]\nhttp_allowed_hosts:\n- gpu7.example\n")
+    assert failed(run("serve", "--config", str(file)), 2) == "seen"
+    assert seen == [ServerConfig(served_model_name=("a", "b"), http_allowed_hosts=("gpu7.example",))]
 
 
 def test_a_missing_configuration_file_is_one_line() -> None:
