@@ -222,18 +222,8 @@ class _Threads:
 
 
 def minimal(dfa: Dfa) -> Dfa:
-    """Merge equivalent states (Moore's refinement), and number them in the order of discovery."""
-    block = [int(accepting) for accepting in dfa.accepts]
-    count = len(set(block))
-    while True:
-        numbers: dict[tuple[int, ...], int] = {}
-        refined = [
-            numbers.setdefault((block[state], *(block[target] for target in row)), len(numbers))
-            for state, row in enumerate(dfa.steps)
-        ]
-        if len(numbers) == count:
-            break
-        block, count = refined, len(numbers)
+    """Merge equivalent states, and number them in the order of discovery."""
+    block = _blocks(dfa)
     of_block: dict[int, int] = {}
     order: list[int] = [0]
     of_block[block[0]] = 0
@@ -248,6 +238,40 @@ def minimal(dfa: Dfa) -> Dfa:
             row.append(number)
         steps.append(tuple(row))
     return Dfa(dfa.starts, dfa.letters, tuple(steps), tuple(dfa.accepts[state] for state in order))
+
+
+def _blocks(dfa: Dfa) -> list[int]:
+    """A number for each state: equivalent states, and no others, have the same.
+
+    Where a block splits, its largest part keeps the number (Hopcroft). So a state changes its number at most log n times,
+    and only the states before such a state are compared again. Automata of long bounded texts would need a round of all
+    states for each length otherwise.
+    """
+    block = [int(accepting) for accepting in dfa.accepts]
+    members: list[set[int]] = [set(), set()]
+    before: list[set[int]] = [set() for _ in dfa.steps]
+    for state, row in enumerate(dfa.steps):
+        members[block[state]].add(state)
+        for target in row:
+            before[target].add(state)
+    waiting = set(range(len(block)))
+    while waiting:
+        parts: dict[int, dict[tuple[int, ...], set[int]]] = {}
+        for state in waiting:
+            after = tuple([block[target] for target in dfa.steps[state]])
+            parts.setdefault(block[state], {}).setdefault(after, set()).add(state)
+        waiting = set()
+        for number, by_steps in parts.items():
+            # A state that does not wait steps to other blocks than those that do.
+            rest = members[number].difference(*by_steps.values())
+            split = sorted(filter(None, [rest, *by_steps.values()]), key=len)
+            members[number] = split.pop()
+            for part in split:
+                for state in part:
+                    block[state] = len(members)
+                    waiting |= before[state]
+                members.append(part)
+    return block
 
 
 def _product_letters(parts: Sequence[Part]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:

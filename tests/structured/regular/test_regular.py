@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 
 import pytest
 
@@ -150,6 +151,12 @@ def test_expressions_of_automata_are_small() -> None:
     assert [text for text in ("a234567b", "a23456b", "aaaaaaaa", 64 * "1" + "a") if build(both).matches(text)] == [
         "a234567b"
     ]
+
+
+def test_automata_of_long_texts_are_built_in_time() -> None:
+    started = time.process_time()
+    assert len(build(without_anchors(ecma.parse("^[a-z]([ab]c|d-){1,1200}$"))).steps) == 3603
+    assert time.process_time() - started < 2
 
 
 def test_size_is_bounded() -> None:
