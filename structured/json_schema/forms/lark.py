@@ -162,10 +162,10 @@ class LarkWriter:
 
     def _distinct(self, name: str, shape: ArrayShape, values: list[Shapes]) -> None:
         count = len(values)
-        done = both_of(
-            f"bit_count_ge([0:{count}], {shape.min_items})" if shape.min_items else "",
-        )
-        room = "" if shape.max_items is None else f"bit_count_lt([0:{count}], {shape.max_items})"
+        done = f"bit_count_ge([0:{count}], {shape.min_items})" if shape.min_items else ""
+        # There are no more items than values. llguidance has no bound of 64 and more.
+        bounded = shape.max_items is not None and shape.max_items < count
+        room = f"bit_count_lt([0:{count}], {shape.max_items})" if bounded else ""
         items = [
             (self._terminals.scalar(value), f"set_bit({bit})", both_of(f"bit_clear({bit})", room))
             for bit, value in enumerate(values)

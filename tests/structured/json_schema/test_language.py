@@ -357,6 +357,12 @@ def test_unique_items() -> None:
     assert not one.accepts('["a"]')
 
 
+def test_unique_items_may_be_bounded_by_more_than_there_are() -> None:
+    one = walker({"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True, "maxItems": 100})
+    assert one.accepts('["b","a"]')
+    assert not one.accepts('["b","a","a"]')
+
+
 def test_unique_items_are_unique_for_readers_of_floats_too() -> None:
     one = walker({"type": "array", "items": {"enum": [2**53, 2**53 + 1, 0.1]}, "uniqueItems": True})
     assert one.accepts("[9007199254740993,9007199254740992.0,0.1]")
