@@ -8,6 +8,7 @@ practice.
 from __future__ import annotations
 
 import functools
+import unicodedata
 from typing import Final
 
 from draftline.structured.json_schema.document import Dialect
@@ -47,6 +48,11 @@ _IPV6: Final = "(?:" + "|".join(
 ) + ")"  # fmt: skip
 
 
+def _is_small(letter: str) -> bool:
+    """Whether a Latin letter is a small one in its normal form."""
+    return letter.islower() and unicodedata.normalize("NFKC", letter) == letter
+
+
 def _label(max_length: int) -> str:
     """A label of a host name. Labels with "--" at the third character are excluded: they must be valid punycode."""
     inner = "[A-Za-z0-9-]"
@@ -57,8 +63,28 @@ def _label(max_length: int) -> str:
 # The number of labels of each length bounds the length of a name: 253 characters, 189 in an email address.
 _HOSTNAME: Final = f"(?:(?:{_label(62)}\\.){{0,3}}{_label(62)}|(?:{_label(24)}\\.){{0,9}}{_label(24)})"
 _DOMAIN: Final = f"(?:{_label(30)}\\.){{0,2}}{_label(63)}(?:\\.{_label(30)}){{0,2}}"
+_LATIN: Final = "a-z0-9\\u00df-\\u00f6\\u00f8-\\u00ff" + "".join(filter(_is_small, map(chr, range(0x100, 0x180))))
+_IDN: Final = (
+    f"{_LATIN}\\u0390\\u03ac-\\u03ce\\u0430-\\u045f\\u10d0-\\u10f0"
+    "\\u3005\\u3041-\\u3096\\u30a1-\\u30fa\\u30fc\\u4e00-\\u9fa5\\uac00-\\ud7a3"
+)
+"""Letters that IDNA 2008 allows everywhere in a label: they need no context, no direction and no normal form."""
+_IDN_LABEL: Final = "|".join(
+    [
+        f"[{_LATIN}]{{1,24}}",
+        f"[{_LATIN}](?:-?[{_LATIN}]){{1,13}}",
+        f"[{_IDN}]{{1,14}}",
+        f"[{_IDN}](?:-?[{_IDN}]){{1,10}}",
+    ]
+)
+"""At most 60 characters in punycode."""
+_IDN_HOSTNAME: Final = f"(?:{_HOSTNAME}|(?:(?:{_label(62)}|{_IDN_LABEL})\\.){{0,3}}(?:{_label(62)}|{_IDN_LABEL}))"
+_IDN_DOMAIN: Final = f"(?:{_DOMAIN}|(?:(?:{_label(30)}|{_IDN_LABEL})\\.){{0,2}}(?:{_label(30)}|{_IDN_LABEL}))"
 _ATEXT: Final = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
 _LOCAL: Final = f"(?:{_ATEXT}{{1,64}}|{_ATEXT}(?:\\.?{_ATEXT}){{0,31}})"
+_UTEXT: Final = f"{_ATEXT[:-2]}\\u00a1-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef-]"
+_IDN_LOCAL: Final = f"(?:{_LOCAL}|{_UTEXT}{{1,21}}|{_UTEXT}(?:\\.?{_UTEXT}){{0,15}})"
+"""At most 64 bytes."""
 _UNRESERVED: Final = "A-Za-z0-9._~-"
 _SUB_DELIMS: Final = "!$&'()*+,;="
 _PCT: Final = "%[0-9A-Fa-f]{2}"
@@ -121,7 +147,9 @@ _PATTERNS: Final = {
     "date-time": f"{_DATE}[Tt]{_TIME}",
     "duration": _DURATION,
     "email": f"{_LOCAL}@{_DOMAIN}",
+    "idn-email": f"{_IDN_LOCAL}@{_IDN_DOMAIN}",
     "hostname": _HOSTNAME,
+    "idn-hostname": _IDN_HOSTNAME,
     "ipv4": _IPV4,
     "ipv6": _IPV6,
     "uuid": _UUID,
@@ -140,16 +168,12 @@ _WIDEST: Final = {
     "time": ":",
     "date-time": ":",
     "email": "@",
+    "idn-email": "@",
     "hostname": "^[^\\s@:/]*$",
+    "idn-hostname": "^[^\\s@:/]*$",
     "regex": "",
 }
 """For formats whose set excludes strings that some validators accept: a pattern of all strings that any may accept."""
-
-UNENFORCEABLE: Final = {
-    "idn-hostname": "internationalised names depend on Unicode's tables",
-    "idn-email": "internationalised names depend on Unicode's tables",
-}
-"""Formats of the standard without an exact form, and the reason."""
 
 CONTENTS: Final = {
     "contentEncoding": (Dialect.DRAFT7, "the encoding of a string is not enforced"),

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from draftline.structured.json_schema.document import Dialect, Location
-from draftline.structured.json_schema.formats import CONTENTS, UNENFORCEABLE
+from draftline.structured.json_schema.formats import CONTENTS
 from draftline.structured.json_schema.keywords.clause import (
     TYPES,
     Clause,
@@ -123,19 +123,13 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
     if given is not None:
         clause = _string_clause("format", given)
         yield Clause("format", clause.holds, None)
-    elif name in UNENFORCEABLE:
-        yield from _unenforceable(expander, location, "format", f"{name!r}: {UNENFORCEABLE[name]}")
 
 
 def _contents(expander: Expander, location: Location) -> Iterator[Clause]:
+    """Keywords that drafts up to 7 may assert. In later ones they are annotations, which make no value invalid."""
     for keyword, (since, reason) in CONTENTS.items():
         if keyword in location.schema and location.dialect >= since:
-            yield from _unenforceable(expander, location, keyword, reason)
-
-
-def _unenforceable(expander: Expander, location: Location, keyword: str, reason: str) -> Iterator[Clause]:
-    """A keyword that drafts up to 7 may assert. In later ones it is an annotation, which makes no value invalid."""
-    if location.dialect <= Dialect.DRAFT7:
-        yield unsupported(expander, location, keyword, reason)
-    else:
-        expander.annotate(location.pointer, keyword, reason)
+            if location.dialect <= Dialect.DRAFT7:
+                yield unsupported(expander, location, keyword, reason)
+            else:
+                expander.annotate(location.pointer, keyword, reason)

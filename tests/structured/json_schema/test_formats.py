@@ -41,3 +41,34 @@ def test_regular_expressions(draft: str, patterns: list[str], written: bool) -> 
     assert language.unenforced == ()
     walker = Walker.of_language(language)
     assert [pattern for pattern in patterns if walker.accepts(json.dumps(pattern)) != written] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        (
+            "idn-email",
+            ["a@b.c", "maximilian.müller@münchner-verein.de", "实例@例子.广告", "δοκιμή@παράδειγμα.gr"],
+            ["@b.c", "ü b@c.d", "ü.@b.c", "ü", "a@ü-.de", "ü" * 33 + "@b.c"],
+        ),
+        (
+            "idn-hostname",
+            ["localhost", "straße.de", "пример.рф", "例え.テスト", "한국.kr", "zażółć-gęślą.pl"],
+            ["", "-ü.de", "ü..de", "a_ü.de", "・.jp", "ü" * 60 + ".de", "ä\u0301.de"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("draft", ["draft-07", "draft/2020-12"])
+def test_international_names(draft: str, name: str, inside: list[str], outside: list[str]) -> None:
+    schema = {"$schema": f"http://json-schema.org/{draft}/schema", "type": "string", "format": name}
+    walker = Walker.of_language(json_schema_language(json.dumps(schema)))
+    judge = jsonschema_rs.validator_for({"$schema": schema["$schema"], "format": name}, validate_formats=True)
+    for text in inside:
+        assert judge.is_valid(text)
+        assert walker.accepts(json.dumps(text)), text
+    for text in outside:
+        assert not walker.accepts(json.dumps(text)), text
+    source = random.Random(1)
+    written = [text for _ in range(100) if (text := walker.write(source)) is not None]
+    assert len(written) > 50
+    assert all(judge.is_valid(json.loads(text)) for text in written)

@@ -503,8 +503,6 @@ def test_the_same_schema_gives_the_same_grammar() -> None:
 @pytest.mark.parametrize(
     ("keyword", "value"),
     [
-        ("format", "idn-email"),
-        ("format", "idn-hostname"),
         ("contentEncoding", "base64"),
         ("contentMediaType", "application/json"),
     ],

@@ -22,11 +22,11 @@ from draftline.engine.cli import app
             ["enforced: all else, on the device, by an automaton of "],
         ),
         (
-            {"type": "object", "properties": {"a": {"type": "string", "format": "idn-email"}}},
+            {"type": "object", "properties": {"a": {"type": "string", "contentEncoding": "base64"}}},
             [],
             0,
             [
-                "not enforced: #/properties/a/format: format: 'idn-email'",
+                "not enforced: #/properties/a/contentEncoding: contentEncoding: ",
                 "enforced: all else, on the host, by a grammar",
                 "not on the device: #: members or items may be any value",
                 'to change that: set "additionalProperties": false or use --close-objects',
