@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
-from draftline.structured.json_schema.document import Document, parse
+from draftline.structured.json_schema.document import Document
 from draftline.structured.json_schema.formats import format_set, has_wider, widest_format_set
 from draftline.structured.json_schema.forms.lark import LarkWriter
 from draftline.structured.json_schema.forms.regular_form import NotRegularError, regular_form
@@ -11,6 +11,7 @@ from draftline.structured.json_schema.graph import Graph, build_graph
 from draftline.structured.json_schema.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
 from draftline.structured.json_schema.limits import SchemaLimits as SchemaLimits
 from draftline.structured.json_schema.normalise import Normaliser
+from draftline.structured.json_schema.parsing import parse
 from draftline.structured.json_schema.spelling import IntegerSpelling, PropertyOrder, Whitespace
 from draftline.structured.json_schema.unique_items import unique_paths
 from draftline.structured.language import Language

@@ -1,25 +1,20 @@
-"""A schema document: its JSON, its dialect, and the targets of its references.
+"""A schema document: its dialect, and the targets of its references.
 
 The meaning of validation keywords is elsewhere (`keywords/`).
 """
 
 from __future__ import annotations
 
-import json
 import re
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
-from draftline.structured.json_schema.limits import SchemaLimits
 from draftline.structured.json_schema.metaschemas import family, uri_of
-
-Json = Any
-"""A JSON value as Python's json reads it, but numbers with a fraction or an exponent are Decimals."""
+from draftline.structured.json_schema.parsing import Json, escape
 
 
 class Dialect(IntEnum):
@@ -41,8 +36,6 @@ _DIALECTS: Final = {
     "json-schema.org/schema": Dialect.DRAFT2020,
 }
 
-MAX_DIGITS: Final = 400
-"""The most digits of a number in a schema, written out without exponent."""
 
 _RECURSIVE: Final = ""
 """The name of what "$recursiveAnchor" declares. No other anchor is empty."""
@@ -104,94 +97,6 @@ class UnresolvedReferenceError(ValueError):
     """A reference without a target in this document; the message says why."""
 
 
-def parse(text: str, limits: SchemaLimits) -> Json:
-    """Parse the text of a schema.
-
-    Raises:
-        InvalidConstraintError: it is not JSON, or over a limit.
-    """
-    if len(text.encode("utf-8", "surrogatepass")) > limits.schema_bytes:
-        raise InvalidConstraintError(f"the schema is larger than {limits.schema_bytes} bytes")
-    deepest = _depth(text)
-    if deepest > limits.depth:
-        raise InvalidConstraintError(f"the schema nests {deepest} deep; at most {limits.depth} is allowed")
-
-    def refuse(constant: str) -> Json:
-        raise InvalidConstraintError(f"the schema contains {constant}, which is not JSON")
-
-    try:
-        value = json.loads(
-            text, parse_int=_integer, parse_float=_decimal, parse_constant=refuse, object_pairs_hook=_object
-        )
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidConstraintError(f"the schema is not JSON: {error}") from None
-    _check_numbers(value, "")
-    return value
-
-
-# Sums and comparisons of numbers write out all their digits, so numbers are checked before anything else is done with
-# them. Text that is too long to be looked at becomes this mark, because the parser does not tell where it is.
-_TOO_LONG: Final = Decimal("Infinity")
-_LONGEST_TEXT: Final = 2 * MAX_DIGITS
-_LONGEST_EXPONENT: Final = 8
-
-
-def _integer(text: str) -> Json:
-    return int(text) if len(text) <= _LONGEST_TEXT else _TOO_LONG
-
-
-def _decimal(text: str) -> Decimal:
-    _, _, exponent = text.lower().partition("e")
-    return Decimal(text) if len(text) <= _LONGEST_TEXT and len(exponent) <= _LONGEST_EXPONENT else _TOO_LONG
-
-
-def _check_numbers(value: Json, pointer: str) -> None:
-    """Refuse numbers that have more than ``MAX_DIGITS`` digits when they are written out."""
-    if isinstance(value, dict):
-        for name, member in value.items():
-            _check_numbers(member, f"{pointer}/{escape(name)}")
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            _check_numbers(item, f"{pointer}/{index}")
-    elif isinstance(value, int | Decimal) and not isinstance(value, bool):
-        number = Decimal(value)
-        if not number.is_finite() or _digits(number) > MAX_DIGITS:
-            raise InvalidConstraintError(f"{pointer or '(root)'}: a number of more than {MAX_DIGITS} digits")
-
-
-def _digits(number: Decimal) -> int:
-    """The digits of a finite number before and behind its point."""
-    _, _, exponent = number.as_tuple()
-    assert isinstance(exponent, int)
-    return max(number.adjusted(), 0) + 1 + max(-exponent, 0)
-
-
-def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    names: dict[str, Json] = {}
-    for name, value in pairs:
-        if name in names:
-            raise InvalidConstraintError(f"the schema has an object with two members named {name!r}")
-        names[name] = value
-    return names
-
-
-def _depth(text: str) -> int:
-    """The nesting depth of brackets outside strings."""
-    depth = deepest = 0
-    for bracket in re.sub(r'"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL):
-        if bracket in "{[":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif bracket in "}]":
-            depth -= 1
-    return deepest
-
-
-def escape(name: str) -> str:
-    """Escape a member name for use in a JSON pointer."""
-    return name.replace("~", "~0").replace("/", "~1")
-
-
 class Document:
     """The schemas of one document, by pointer and by name.
 
@@ -233,6 +138,18 @@ class Document:
     def missing(self) -> list[str]:
         """The URIs of other documents that references mention, sorted."""
         return sorted(self._mentioned - self._by_uri.keys())
+
+    def has(self, uri: str) -> bool:
+        """Whether a schema of the document has this URI."""
+        return uri in self._by_uri
+
+    def referring(self, uri: str) -> Iterator[tuple[dict[str, Json], str]]:
+        """The schemas that refer to the document at a URI, each with the keyword."""
+        for location in self._known.values():
+            for keyword in _REFERENCES:
+                reference = location.schema.get(keyword) if isinstance(location.schema, dict) else None
+                if isinstance(reference, str) and _whole(location.base, reference) == uri:
+                    yield location.schema, keyword
 
     def says(self, pointer: str, keyword: str) -> bool:
         """Whether the schema at a pointer has a keyword."""
@@ -344,19 +261,19 @@ class Document:
         if pointer == "":
             self._by_uri[""] = ""
         only_reference = dialect <= Dialect.DRAFT7 and isinstance(value.get("$ref"), str)
-        named = value.get("id" if dialect == Dialect.DRAFT4 else "$id")
+        said = _dialect(value.get("$schema")) or dialect
+        named = value.get("id" if said == Dialect.DRAFT4 else "$id")
         if isinstance(named, str) and not only_reference:
-            if isinstance(value.get("$schema"), str):
-                dialect = _dialect(value["$schema"]) or dialect
+            dialect = said
             whole, _, fragment = named.partition("#")
             if whole:
                 base = urllib.parse.urljoin(base, whole)
                 self._by_uri.setdefault(base, pointer)
             if fragment and dialect <= Dialect.DRAFT7:
                 self._by_uri.setdefault(f"{base}#{fragment}", pointer)
-        for keyword in ("$ref", "$dynamicRef"):
+        for keyword in _REFERENCES:
             if isinstance(reference := value.get(keyword), str):
-                self._mentioned.add(urllib.parse.urljoin(base, reference.partition("#")[0]))
+                self._mentioned.add(_whole(base, reference))
         for keyword in ("$anchor", "$dynamicAnchor"):
             anchor = value.get(keyword)
             if isinstance(anchor, str) and dialect >= Dialect.DRAFT2019:
@@ -375,6 +292,14 @@ class Document:
         for path, schema in _subschemas(value):
             below = pointer + "".join("/" + escape(str(step)) for step in path)
             self._index(schema, below, base, dialect)
+
+
+_REFERENCES: Final = ("$ref", "$dynamicRef")
+
+
+def _whole(base: str, reference: str) -> str:
+    """The URI of the document that a reference leads into."""
+    return urllib.parse.urljoin(base, reference.partition("#")[0])
 
 
 def _dialect(name: Json) -> Dialect | None:

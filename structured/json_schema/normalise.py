@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError, Violation
-from draftline.structured.json_schema.document import Dialect, Document, Json, Location, UnresolvedReferenceError
+from draftline.structured.json_schema.document import Dialect, Document, Location, UnresolvedReferenceError
 from draftline.structured.json_schema.keywords.applicators import applicator_clauses, reference_clauses
 from draftline.structured.json_schema.keywords.arrays import array_clauses
 from draftline.structured.json_schema.keywords.clause import Clause, is_number
@@ -23,6 +23,7 @@ from draftline.structured.json_schema.keywords.scalars import scalar_clauses
 from draftline.structured.json_schema.keywords.unevaluated import unevaluated_clauses
 from draftline.structured.json_schema.keywords.values import value_clauses
 from draftline.structured.json_schema.limits import SchemaLimits
+from draftline.structured.json_schema.parsing import Json
 from draftline.structured.json_schema.shapes.arrays import ArrayShape, Contains, array_within, settle_array
 from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demand, Demands, both
 from draftline.structured.json_schema.shapes.limits import TooManyShapesError

@@ -11,8 +11,9 @@ import typer
 from draftline.engine.errors import UsageError, unreadable
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.bundling import bundled
-from draftline.structured.json_schema.document import Document, Json, parse
+from draftline.structured.json_schema.document import Document
 from draftline.structured.json_schema.limits import DEFAULT_LIMITS
+from draftline.structured.json_schema.parsing import Json, parse
 
 
 def bundle_schema(

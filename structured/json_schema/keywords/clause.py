@@ -9,7 +9,8 @@ from decimal import Decimal
 from typing import Final, Protocol
 
 from draftline.structured.errors import InvalidConstraintError
-from draftline.structured.json_schema.document import Document, Json, Location
+from draftline.structured.json_schema.document import Document, Location
+from draftline.structured.json_schema.parsing import Json
 from draftline.structured.json_schema.shapes.arrays import ANY_ARRAY, ArrayShape, settle_array
 from draftline.structured.json_schema.shapes.demands import NEVER, Demands
 from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, ObjectShape

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from draftline.structured.json_schema.document import Dialect, Document, Json, Location
+from draftline.structured.json_schema.document import Dialect, Document, Location
 from draftline.structured.json_schema.keywords.clause import invalid, is_number
+from draftline.structured.json_schema.parsing import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from draftline.structured.json_schema.document import Dialect, Json, Location, UnresolvedReferenceError
+from draftline.structured.json_schema.document import Dialect, Location, UnresolvedReferenceError
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
@@ -21,6 +21,7 @@ from draftline.structured.json_schema.keywords.clause import (
     unsupported,
 )
 from draftline.structured.json_schema.keywords.objects import members_by_name, other_names
+from draftline.structured.json_schema.parsing import Json
 from draftline.structured.json_schema.shapes.arrays import ArrayShape, Contains
 from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demands, both
 from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, Members, ObjectShape, settle_object

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
-from draftline.structured.json_schema.document import Dialect, Json, Location
+from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
@@ -13,6 +13,7 @@ from draftline.structured.json_schema.keywords.clause import (
     is_number,
     not_of,
 )
+from draftline.structured.json_schema.parsing import Json
 from draftline.structured.json_schema.shapes import numbers, strings
 from draftline.structured.json_schema.shapes.arrays import ANY_ARRAY, ArrayShape
 from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demand, Demands

@@ -14,6 +14,7 @@ from draftline.structured.json_schema.bundling import bundled
 
 HOST = "https://schemas.test/"
 DRAFT4 = "http://json-schema.org/draft-04/schema#"
+DRAFT2020 = "https://json-schema.org/draft/2020-12/schema"
 DRAFT7 = "http://json-schema.org/draft-07/schema#"
 
 
@@ -43,6 +44,54 @@ def test_a_document_with_another_name_than_its_uri_keeps_both() -> None:
     documents = {"found.json": {"$id": f"{HOST}named.json", "$defs": {"n": {"const": 1}}, "$ref": "#/$defs/n"}}
     schema = {"prefixItems": [{"$ref": f"{HOST}found.json"}, {"$ref": f"{HOST}found.json"}], "minItems": 2}
     assert accepts({**schema, "type": "array"}, documents, "[1,1]", "[1,2]") == [True, False]
+
+
+@pytest.mark.parametrize("fragment", ["#/definitions/n", "#n"])
+def test_references_lead_into_a_document_by_any_of_its_names(fragment: str) -> None:
+    named = {
+        "$id": f"{HOST}named.json",
+        "definitions": {"n": {"$ref": "#/definitions/m"}, "m": {"$id": "#n", "const": 1}},
+    }
+    schema = {
+        "$schema": DRAFT7,
+        "items": [
+            {"$ref": f"{HOST}found.json{fragment}"},
+            {"$ref": f"{HOST}named.json{fragment}"},
+            {"$ref": f"{HOST}b.json"},
+        ],
+        "minItems": 3,
+        "type": "array",
+    }
+    documents = {"found.json": named, "named.json": named, "b.json": {"not": {"$ref": f"found.json{fragment}"}}}
+    assert accepts(schema, documents, "[1,1,2]", "[1,2,2]", "[2,1,2]", "[1,1,1]") == [True, False, False, False]
+
+
+def test_a_lone_reference_leads_into_its_document() -> None:
+    documents = {
+        "a.json": {"$ref": "#/definitions/n", "definitions": {"n": {"const": 1}, "m": {"const": 2}}, "minimum": 5}
+    }
+    schema = {
+        "$schema": DRAFT7,
+        "items": [{"$ref": f"{HOST}a.json"}, {"$ref": f"{HOST}a.json#/definitions/m"}],
+        "minItems": 2,
+        "type": "array",
+    }
+    assert accepts(schema, documents, "[1,2]", "[1,1]") == [True, False]
+
+
+@pytest.mark.parametrize("draft", [DRAFT4, DRAFT7, DRAFT2020])
+@pytest.mark.parametrize(
+    ("document", "valid", "invalid"),
+    [
+        ({"$schema": DRAFT4, "type": "integer", "minimum": 3, "exclusiveMinimum": True}, "4", "3"),
+        ({"$schema": DRAFT7, "$ref": "#/definitions/n", "definitions": {"n": {"const": 1}}, "minimum": 5}, "1", "5"),
+        ({"$schema": DRAFT2020, "$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}, "minimum": 5}, "5", "4"),
+        ({"$schema": DRAFT2020, "type": "array", "prefixItems": [{"const": 1}], "items": False}, "[1]", "[2]"),
+    ],
+)
+def test_documents_keep_their_drafts(draft: str, document: dict[str, Any], valid: str, invalid: str) -> None:
+    schema = {"$schema": draft, "allOf": [{"$ref": f"{HOST}a.json"}]}
+    assert accepts(schema, {"a.json": document}, valid, invalid) == [True, False]
 
 
 def test_a_boolean_and_a_lone_reference_are_documents() -> None:
