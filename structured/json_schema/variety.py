@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from draftline.structured.json_schema.counting import counter, is_small
 from draftline.structured.json_schema.shapes.arrays import ArrayShape
 from draftline.structured.json_schema.shapes.demands import Demands
 from draftline.structured.json_schema.shapes.numbers import NumberSet
@@ -53,7 +54,7 @@ class Variety:
         longest = ENDLESS if shape.max_items is None else shape.max_items
         length = max(shape.min_items, min(longest, len(shape.prefix) + 1))
         if shape.contains:
-            return 0
+            return self._counted(shape)
         if shape.unique:
             return ENDLESS if longest and self.of(shape.item(0)) == ENDLESS else int(shape.min_items == 0)
         if shape.max_items is None and self.of(shape.rest) and all(self.of(one) for one in shape.prefix):
@@ -61,15 +62,39 @@ class Variety:
         items = (self.of(shape.item(index)) for index in range(min(length, longest)))
         return min(_product(items) + (shape.min_items == 0), ENDLESS)
 
+    def _counted(self, shape: ArrayShape) -> int:
+        """Arrays with counted items. Those of one way through their automaton differ where an item does."""
+        automaton = counter(shape, lambda value: self.of(value) > 0) if is_small(shape) else None
+        if automaton is None:
+            return 0
+        count = int(automaton.accepts[0])
+        layer = {0: 1}
+        for _ in automaton.steps:
+            after: dict[int, int] = {}
+            for state, ways in layer.items():
+                for item, target in automaton.steps[state]:
+                    # Of values that run out, there may be none that differs from all others in the array.
+                    choices = 0 if shape.unique and self.of(item) < ENDLESS else self.of(item)
+                    after[target] = max(after.get(target, 0), min(ways * choices, ENDLESS))
+            layer = {state: ways for state, ways in after.items() if ways}
+            count = max(count, *(ways for state, ways in layer.items() if automaton.accepts[state]), 0)
+            if count == ENDLESS or not layer:
+                break
+        return count
+
     def _object(self, shape: ObjectShape) -> int:
-        if shape.some or shape.min_members:
+        if shape.some:
             return 0
         values = dict(shape.named)
+        optional = sorted((self.of(value) for name, value in shape.named if name not in shape.required), reverse=True)
+        missing = max(0, shape.min_members - len(shape.required))
+        if missing > len(optional):
+            return 0
         count = _product(self.of(values[name]) for name in sorted(shape.required))
+        count = min(count * _product(iter(optional[:missing])), ENDLESS)
         if count and shape.max_members is None:
-            further = (1 + self.of(value) for name, value in shape.named if name not in shape.required)
             unnamed = (_power(1 + self.of(members.value), _strings((members.names,))) for members in shape.others)
-            count = min(count * _product(further) * _product(unnamed), ENDLESS)
+            count = min(count * _product(1 + each for each in optional[missing:]) * _product(unnamed), ENDLESS)
         return count
 
 

@@ -363,6 +363,43 @@ def test_unique_items_may_be_bounded_by_more_than_there_are() -> None:
     assert not one.accepts('["b","a","a"]')
 
 
+@pytest.mark.parametrize(
+    ("item", "value", "other"),
+    [
+        (
+            {"type": "array", "items": {"type": "string"}, "contains": {"pattern": "^en"}, "uniqueItems": True},
+            ["de", "en"],
+            ["en"],
+        ),
+        (
+            {"type": "array", "items": {"type": "string"}, "contains": {"const": "en"}, "minItems": 2},
+            ["en", "a"],
+            ["a", "en"],
+        ),
+        (
+            {"properties": {"a": {"type": "string"}, "b": {"type": "null"}}, "minProperties": 1, "type": "object"},
+            {"a": "x"},
+            {"b": None},
+        ),
+    ],
+)
+def test_unique_items_that_count_their_own_parts(item: Any, value: Any, other: Any) -> None:
+    closed = {"additionalProperties": False} if item["type"] == "object" else {}
+    schema = {"type": "array", "items": {**item, **closed}, "minItems": 1, "uniqueItems": True}
+    one = Walker.of_language(json_schema_language(json.dumps(schema)))
+    assert one.accepts(json.dumps([value, other]))
+    assert one.accepts(json.dumps([other]))
+    assert not one.accepts(json.dumps([value, other, value]))
+    assert not one.accepts("[]")
+
+
+def test_unique_items_are_too_few_if_each_of_them_counts_the_same() -> None:
+    item = {"type": "array", "items": {"enum": [1, 2]}, "contains": {"const": 1}, "maxItems": 1}
+    assert refused({"type": "array", "items": item, "minItems": 2, "uniqueItems": True}) == {
+        "/uniqueItems": "uniqueItems"
+    }
+
+
 def test_unique_items_are_unique_for_readers_of_floats_too() -> None:
     one = walker({"type": "array", "items": {"enum": [2**53, 2**53 + 1, 0.1]}, "uniqueItems": True})
     assert one.accepts("[9007199254740993,9007199254740992.0,0.1]")
