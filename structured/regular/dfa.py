@@ -15,14 +15,17 @@ from typing import Final
 
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
+from draftline.structured.regular.equivalence import equivalent_states
 from draftline.structured.regular.nfa import MAX_NFA_STATES, Alphabet, Nfa, classes
 from draftline.structured.regular.nfa import TooComplexError as TooComplexError
 from draftline.structured.regular.syntax import (
     ANY_TEXT,
     EMPTY,
     NEVER,
+    Anchor,
     Condition,
     Lookahead,
+    Lookbehind,
     Node,
     behind_start,
     seq,
@@ -79,56 +82,74 @@ class Part:
 def build(tree: Node) -> Dfa:
     """The minimal automaton of the texts of a tree. An anchor holds only at the start or the end of the text.
 
-    A state is a set of threads: the subset construction, with what lookaheads and anchors ask of the rest of the text.
+    A state is a set of threads: the subset construction, with what lookaheads and anchors ask of the rest of the text. Beside
+    it are the states of the automata of the lookbehinds, which read the text so far.
 
     Raises:
         TooComplexError: it exceeds the budget.
     """
     nfa = Nfa(tree)
     conditions = dict.fromkeys(condition for moves in nfa.empty for _, condition in moves if condition is not None)
-    threads = _Threads(nfa, {(one, at_start): _rest(one, at_start) for one in conditions for at_start in (False, True)})
+    behind = [one for one in conditions if isinstance(one, Lookbehind)]
+    pasts = [build(seq(ANY_TEXT, one.node)) for one in behind]
+    ahead = [one for one in conditions if not isinstance(one, Lookbehind)]
+    rests: dict[tuple[Condition, bool], Part] = {
+        (one, at_start): _rest(one, at_start) for one in ahead for at_start in (False, True)
+    }
+    threads = _Threads(nfa, rests, pasts)
     alphabet = threads.alphabet
-    # Universal states accept every continuation: other NFA states next to one make no difference.
+    letters = [[past.letter(one[0][0] if one else 0) for past in pasts] for one in alphabet.characters]
+
+    @functools.cache
+    def holding(past: tuple[int, ...]) -> frozenset[Condition]:
+        """The lookbehinds that hold behind a text."""
+        states = zip(behind, pasts, past, strict=True)
+        return frozenset(one for one, automaton, state in states if automaton.accepts[state] == one.inside)
+
+    # Universal states accept every continuation: other NFA states next to one make no difference, nor does what was before.
     universal: set[int] = set()
     everything: frozenset[int] = frozenset()
     for state, move in enumerate(nfa.moves):
         if move is not None and move[0] == charset.ALL:
-            after = threads.closure([move[1]], at_start=False)
+            after = threads.closure([move[1]], False, frozenset())
             if state in after and nfa.end in after:
                 universal.add(state)
                 everything = after
-    first = threads.closure([nfa.start], at_start=True)
+    nothing = (0,) * len(pasts)
+    first = (threads.closure([nfa.start], True, holding(nothing)), nothing)
     numbers = {first: 0}
     queue = [first]
     steps: list[tuple[int, ...]] = []
-    closures: dict[frozenset[int], frozenset[int]] = {}
-    for states in queue:
+    closures: dict[tuple[frozenset[int], frozenset[Condition]], frozenset[int]] = {}
+    for states, past in queue:
         by_letter: list[set[int]] = [set() for _ in alphabet.characters]
         for state in states:
             for letter, target in threads.targets(state).items():
                 by_letter[letter].add(target)
         row: list[int] = []
-        for reached in by_letter:
-            raw = frozenset(reached)
+        for letter, reached in enumerate(by_letter):
+            now = tuple(one.steps[at][to] for one, at, to in zip(pasts, past, letters[letter], strict=True))
+            raw = (frozenset(reached), holding(now))
             closed = closures.get(raw)
             if closed is None:
-                closed = threads.closure(raw, at_start=False)
+                closed = threads.closure(raw[0], False, raw[1])
                 if not closed.isdisjoint(universal):
                     closed = everything
                 closures[raw] = closed
-            number = numbers.get(closed)
+            key = (closed, nothing if closed == everything or not closed else now)
+            number = numbers.get(key)
             if number is None:
-                number = numbers[closed] = len(queue)
+                number = numbers[key] = len(queue)
                 if number >= MAX_DFA_STATES:
                     raise TooComplexError(f"more than {MAX_DFA_STATES} states")
-                queue.append(closed)
+                queue.append(key)
             row.append(number)
         steps.append(tuple(row))
-    accepts = tuple(any(map(threads.accepts, states)) for states in queue)
+    accepts = tuple(any(map(threads.accepts, states)) for states, _ in queue)
     return minimal(Dfa(alphabet.starts, alphabet.letters, tuple(steps), accepts))
 
 
-def _rest(condition: Condition, at_start: bool) -> Part:
+def _rest(condition: Anchor | Lookahead, at_start: bool) -> Part:
     """The rests of a text, at its start or behind it, before which a condition holds."""
     if isinstance(condition, Lookahead):
         ahead = condition.node if at_start else behind_start(condition.node)
@@ -144,16 +165,17 @@ class _Threads:
     A thread makes a promise where it passes a condition. Threads are numbered; a state without promises has its own number.
 
     Attributes:
-        alphabet: the letters that neither the NFA nor an automaton of a promise tells apart.
+        alphabet: the letters that neither the NFA nor an automaton of a promise or of the text so far tells apart.
     """
 
-    def __init__(self, nfa: Nfa, rests: Mapping[tuple[Condition, bool], Part]) -> None:
+    def __init__(self, nfa: Nfa, rests: Mapping[tuple[Condition, bool], Part], pasts: Iterable[Dfa]) -> None:
         self._nfa = nfa
         self._contents: list[tuple[int, frozenset[int]]] = [(state, frozenset()) for state in range(len(nfa.moves))]
         self._numbers: dict[tuple[int, frozenset[int]], int] = {}
         self._targets: dict[int, dict[int, int]] = {}
         sets = dict.fromkeys(move[0] for move in nfa.moves if move is not None)
-        self.alphabet = Alphabet.of(chain(sets, *(part.dfa.characters() for part in rests.values())))
+        automata = chain((part.dfa for part in rests.values()), pasts)
+        self.alphabet = Alphabet.of(chain(sets, *(one.characters() for one in automata)))
         self._letters = {one: self.alphabet.within(one) for one in sets}
         # A promise is a state of an automaton. All are numbered through.
         self._begins: dict[tuple[Condition, bool], int] = {}
@@ -204,13 +226,23 @@ class _Threads:
         state, promises = self._contents[thread]
         return state == self._nfa.end and all(self._accepts[promise] for promise in promises)
 
-    def closure(self, threads: Iterable[int], at_start: bool) -> frozenset[int]:
-        """The threads that empty moves lead to, and that read a character or are at the end."""
+    def closure(self, threads: Iterable[int], at_start: bool, behind: frozenset[Condition]) -> frozenset[int]:
+        """The threads that empty moves lead to, and that read a character or are at the end.
+
+        Args:
+            threads: where to begin.
+            at_start: whether this is the start of the text.
+            behind: the lookbehinds that hold here.
+        """
         seen = set(threads)
         stack = list(seen)
         while stack:
             state, promises = self._contents[stack.pop()]
             for target, condition in self._nfa.empty[state]:
+                if isinstance(condition, Lookbehind):
+                    if condition not in behind:
+                        continue
+                    condition = None
                 made = promises if condition is None else promises | {self._begins[condition, at_start]}
                 number = self._number(target, made) if made else target
                 if number is not None and number not in seen:
@@ -223,7 +255,7 @@ class _Threads:
 
 def minimal(dfa: Dfa) -> Dfa:
     """Merge equivalent states, and number them in the order of discovery."""
-    block = _blocks(dfa)
+    block = equivalent_states(dfa.steps, dfa.accepts)
     of_block: dict[int, int] = {}
     order: list[int] = [0]
     of_block[block[0]] = 0
@@ -238,40 +270,6 @@ def minimal(dfa: Dfa) -> Dfa:
             row.append(number)
         steps.append(tuple(row))
     return Dfa(dfa.starts, dfa.letters, tuple(steps), tuple(dfa.accepts[state] for state in order))
-
-
-def _blocks(dfa: Dfa) -> list[int]:
-    """A number for each state: equivalent states, and no others, have the same.
-
-    Where a block splits, its largest part keeps the number (Hopcroft). So a state changes its number at most log n times,
-    and only the states before such a state are compared again. Automata of long bounded texts would need a round of all
-    states for each length otherwise.
-    """
-    block = [int(accepting) for accepting in dfa.accepts]
-    members: list[set[int]] = [set(), set()]
-    before: list[set[int]] = [set() for _ in dfa.steps]
-    for state, row in enumerate(dfa.steps):
-        members[block[state]].add(state)
-        for target in row:
-            before[target].add(state)
-    waiting = set(range(len(block)))
-    while waiting:
-        parts: dict[int, dict[tuple[int, ...], set[int]]] = {}
-        for state in waiting:
-            after = tuple([block[target] for target in dfa.steps[state]])
-            parts.setdefault(block[state], {}).setdefault(after, set()).add(state)
-        waiting = set()
-        for number, by_steps in parts.items():
-            # A state that does not wait steps to other blocks than those that do.
-            rest = members[number].difference(*by_steps.values())
-            split = sorted(filter(None, [rest, *by_steps.values()]), key=len)
-            members[number] = split.pop()
-            for part in split:
-                for state in part:
-                    block[state] = len(members)
-                    waiting |= before[state]
-                members.append(part)
-    return block
 
 
 def _product_letters(parts: Sequence[Part]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:

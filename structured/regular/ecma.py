@@ -1,7 +1,7 @@
 """ECMA-262 patterns, the dialect of JSON Schema, as syntax trees over code points.
 
-Lookbehinds, backreferences and word boundaries are not translated: `UntranslatablePatternError` names them. Capturing
-groups and lazy repetitions do not change the language, so they are read as plain ones.
+Backreferences, word boundaries, and lookaheads and lookbehinds within one another are not translated: `UntranslatablePatternError`
+names them. Capturing groups and lazy repetitions do not change the language, so they are read as plain ones.
 
 A text has no surrogates, so a class has none, whichever of its ranges hold some. Only one of high surrogates right before one
 of low ones means the characters that these pairs are.
@@ -16,7 +16,18 @@ from typing import Final
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
-from draftline.structured.regular.syntax import Anchor, Chars, Lookahead, Node, alt, repeat, seq
+from draftline.structured.regular.syntax import (
+    Anchor,
+    Chars,
+    Condition,
+    Lookahead,
+    Lookbehind,
+    Node,
+    alt,
+    conditions,
+    repeat,
+    seq,
+)
 
 
 class UntranslatablePatternError(ValueError):
@@ -28,10 +39,10 @@ _HEX2: Final = re.compile(r"x([0-9A-Fa-f]{2})")
 _HEX4: Final = re.compile(r"u([0-9A-Fa-f]{4})")
 _HEX_BRACED: Final = re.compile(r"u\{([0-9A-Fa-f]{1,6})\}")
 _PROPERTY: Final = re.compile(r"[pP]\{([A-Za-z_]+=)?([A-Za-z_]+)\}")
-_ASSERTION: Final = re.compile(r"[\^$]|\(\?[=!]")
-_AHEAD: Final = re.compile(r"\?[=!]")
-_LOOKAHEAD_NESTING: Final = 4
-"""The groups whose nesting a lookahead counts as."""
+_ASSERTION: Final = re.compile(r"[\^$]|\(\?<?[=!]")
+_LOOK: Final = re.compile(r"\?(<?)([=!])")
+_LOOK_NESTING: Final = 4
+"""The groups whose nesting a lookahead or lookbehind counts as."""
 _LOW_SURROGATES: Final = (0xDC00, 0xDFFF)
 _SURROGATE: Final = "a surrogate that is not one of a pair"
 _CLASSES: Final = {"d": charset.DIGIT, "w": charset.WORD, "s": charset.SPACE}
@@ -50,6 +61,21 @@ def parse(pattern: str) -> Node:
     if parser.position < len(pattern):
         raise UntranslatablePatternError("unmatched ')'")
     return tree
+
+
+def look(tree: Node, *, behind: bool, inside: bool) -> Condition:
+    """A lookbehind or a lookahead.
+
+    Raises:
+        UntranslatablePatternError: there is a lookahead in a lookbehind, or the other way round.
+    """
+    # An automaton of the text before a place does not see the text after it, and the other way round.
+    for one in conditions(tree):
+        if not behind and isinstance(one, Lookbehind):
+            raise UntranslatablePatternError("a lookbehind in a lookahead")
+        if behind and (isinstance(one, Lookahead) or one == Anchor(end=True)):
+            raise UntranslatablePatternError("a lookahead or $ in a lookbehind")
+    return Lookbehind(tree, inside) if behind else Lookahead(tree, inside)
 
 
 class _Parser(PatternReader):
@@ -88,7 +114,8 @@ class _Parser(PatternReader):
             return atom
         self.eat("?")
         if assertion is not None:
-            raise UntranslatablePatternError(f"a repeated {'anchor' if len(assertion[0]) == 1 else 'lookahead'}")
+            kind = "anchor" if len(assertion[0]) == 1 else "lookbehind" if "<" in assertion[0] else "lookahead"
+            raise UntranslatablePatternError(f"a repeated {kind}")
         if self.peek() in ("*", "+"):
             raise UntranslatablePatternError(f"nothing to repeat at offset {self.position}")
         return repeat(atom, low, high)
@@ -130,19 +157,16 @@ class _Parser(PatternReader):
         return Chars(charset.charset((_paired(unit, low), _paired(unit, high)) for unit in units for low, high in lows))
 
     def _group(self, nesting: int) -> Node:
-        for opening in ("?<=", "?<!"):
-            if self.text.startswith(opening, self.position):
-                raise UntranslatablePatternError(f"a lookbehind, ({opening}…)")
-        ahead = self.match(_AHEAD)
-        if ahead is None and not self.eat("?:"):
+        found = self.match(_LOOK)
+        if found is None and not self.eat("?:"):
             self.match(re.compile(r"\?P?<[A-Za-z_$][\w$]*>"))
-        if ahead is None and self.peek() == "?":
+        if found is None and self.peek() == "?":
             raise UntranslatablePatternError(f"the group ({self.text[self.position : self.position + 3]}…")
         # Each lookahead has an automaton of its own, within which those inside it are built.
-        inner = self.alternatives(nesting + (1 if ahead is None else _LOOKAHEAD_NESTING))
+        inner = self.alternatives(nesting + (1 if found is None else _LOOK_NESTING))
         if not self.eat(")"):
             raise UntranslatablePatternError("a group without its ')'")
-        return inner if ahead is None else Lookahead(inner, inside=ahead[0] == "?=")
+        return inner if found is None else look(inner, behind=found[1] == "<", inside=found[2] == "=")
 
     def _class(self) -> CharSet:
         """The ranges of a class, which may overlap and hold surrogates."""

@@ -6,20 +6,22 @@ from typing import Final
 
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
-from draftline.structured.regular.syntax import Alt, Anchor, Chars, Lookahead, Node, Repeat, Seq
+from draftline.structured.regular.syntax import Alt, Anchor, Chars, Lookahead, Lookbehind, Node, Repeat, Seq
 
 _PLAIN: Final = frozenset(" !\"#%&',:;<=>@_`~")
 _SPECIAL: Final = frozenset("$()*+./?[\\]^{|}")
 
 
 def ecma_text(tree: Node) -> str:
-    """The pattern whose searches find what searches for the tree find; its anchors and lookaheads stay."""
+    """The pattern whose searches find what searches for the tree find; its conditions stay."""
     if isinstance(tree, Chars):
         return _class_text(tree.set)
     if isinstance(tree, Anchor):
         return "$" if tree.end else "^"
     if isinstance(tree, Lookahead):
         return f"(?{'=' if tree.inside else '!'}{ecma_text(tree.node)})"
+    if isinstance(tree, Lookbehind):
+        return f"(?<{'=' if tree.inside else '!'}{ecma_text(tree.node)})"
     if isinstance(tree, Seq):
         return "".join(f"(?:{ecma_text(part)})" if isinstance(part, Alt) else ecma_text(part) for part in tree.parts)
     if isinstance(tree, Alt):

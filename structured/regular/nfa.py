@@ -12,7 +12,7 @@ from typing import Final
 
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
-from draftline.structured.regular.syntax import Alt, Anchor, Chars, Condition, Lookahead, Node, Seq
+from draftline.structured.regular.syntax import Alt, Chars, Condition, Node, Seq
 
 MAX_NFA_STATES: Final = 40_000
 
@@ -22,7 +22,7 @@ class TooComplexError(ValueError):
 
 
 class Nfa:
-    """The automaton of a tree. Anchors and lookaheads are conditions on its empty moves.
+    """The automaton of a tree. Anchors, lookaheads and lookbehinds are conditions on its empty moves.
 
     Attributes:
         empty: for each state, the targets of its empty moves, each with its condition.
@@ -51,7 +51,7 @@ class Nfa:
             self.empty[start].append((source, None))
             self.moves[source] = (node.set, end)
             return end
-        if isinstance(node, Anchor | Lookahead):
+        if isinstance(node, Condition):
             end = self._state()
             self.empty[start].append((end, node))
             return end

@@ -1,7 +1,7 @@
 """Patterns of Python's re module as syntax trees over code points, read with re's own parser.
 
 Every text in which a search for the tree finds a match is one in which re finds a match. ``$`` is the end of the text alone.
-Lookbehinds, backreferences, word boundaries and the flags ``m`` and ``a`` are not translated:
+Backreferences, word boundaries, the flags ``m`` and ``a``, and lookaheads and lookbehinds within one another are not translated:
 `UntranslatablePatternError` names them.
 """
 
@@ -15,7 +15,7 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
 from draftline.structured.regular import charset, unicode
-from draftline.structured.regular.ecma import UntranslatablePatternError
+from draftline.structured.regular.ecma import UntranslatablePatternError, look
 from draftline.structured.regular.syntax import (
     NEVER,
     Anchor,
@@ -31,8 +31,6 @@ from draftline.structured.regular.syntax import (
 from draftline.structured.regular.unicode import Class, exactly
 
 _UNTRANSLATABLE: Final = {
-    "ASSERT": "a lookbehind",
-    "ASSERT_NOT": "a negative lookbehind",
     "GROUPREF": "a backreference",
     "GROUPREF_EXISTS": "a conditional group",
     "ATOMIC_GROUP": "an atomic group",
@@ -105,10 +103,10 @@ def _item(op: Any, argument: Any, reading: _Reading) -> Node:
         if argument is ops.AT_END_STRING:
             return Anchor(end=True)
         raise UntranslatablePatternError("a word boundary")
-    if op in (ops.ASSERT, ops.ASSERT_NOT) and argument[0] > 0:
+    if op in (ops.ASSERT, ops.ASSERT_NOT):
         inside = op is ops.ASSERT
-        ahead = reading if inside else replace(reading, surely=not reading.surely)
-        return Lookahead(_sequence(argument[1], ahead), inside)
+        around = reading if inside else replace(reading, surely=not reading.surely)
+        return look(_sequence(argument[1], around), behind=argument[0] < 0, inside=inside)
     if op is ops.FAILURE:  # an empty negative lookahead
         return NEVER
     raise UntranslatablePatternError(_UNTRANSLATABLE.get(str(op), f"the construct {str(op).lower()}"))

@@ -1,7 +1,7 @@
 """Syntax trees of regular expressions, functions that build small ones, and their text for Rust's regex engines."""
 
 import functools
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -107,6 +107,22 @@ class Lookahead(_Tree):
     __hash__ = _Tree.__hash__
 
 
+@dataclass(frozen=True, slots=True)
+class Lookbehind(_Tree):
+    """The empty text, where the text before it ends with ``node``; where it does not, if ``inside`` is False.
+
+    ``node`` has no lookahead and no end of the text, and no lookahead has a lookbehind.
+    """
+
+    node: "Node"
+    inside: bool
+
+    def __post_init__(self) -> None:
+        self._know((self.node, self.inside), 1 + self.node.size, 1 + self.node.positions)
+
+    __hash__ = _Tree.__hash__
+
+
 def _sums(nodes: Iterable["Node"]) -> tuple[int, int]:
     size = positions = 0
     for node in nodes:
@@ -115,7 +131,7 @@ def _sums(nodes: Iterable["Node"]) -> tuple[int, int]:
     return size, positions
 
 
-Condition = Anchor | Lookahead
+Condition = Anchor | Lookahead | Lookbehind
 """What matches the empty text, depending on the text before it or behind it."""
 
 Node = Chars | Seq | Alt | Repeat | Condition
@@ -185,13 +201,19 @@ def _character(character: str) -> Node:
 
 
 def has_condition(node: Node) -> bool:
-    """Whether the tree contains an anchor or a lookahead."""
-    if isinstance(node, Anchor | Lookahead):
-        return True
-    if isinstance(node, Repeat):
-        return has_condition(node.node)
-    children = node.parts if isinstance(node, Seq) else node.options if isinstance(node, Alt) else ()
-    return any(has_condition(child) for child in children)
+    """Whether the tree contains an anchor, a lookahead or a lookbehind."""
+    return any(True for _ in conditions(node))
+
+
+def conditions(node: Node) -> Iterator[Condition]:
+    """The conditions in a tree, and not those within another one."""
+    if isinstance(node, Condition):
+        yield node
+    elif isinstance(node, Repeat):
+        yield from conditions(node.node)
+    elif isinstance(node, Seq | Alt):
+        for child in node.parts if isinstance(node, Seq) else node.options:
+            yield from conditions(child)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -245,7 +267,7 @@ def _text(node: Node) -> str:
         return f"(?:{text})?" if len(named) < len(node.options) else text
     if isinstance(node, Repeat):
         return _group_text(node.node) + _count_text(node.low, node.high)
-    raise TypeError("anchors and lookaheads cannot be written")
+    raise TypeError("conditions cannot be written")
 
 
 # Trees share branches, and most schemas have some of the same strings and numbers.

@@ -90,6 +90,9 @@ def test_rust_s_other_constructs_are_named(pattern: str, construct: str) -> None
         r"^(?!a$|\w\w)[ab\n.]{1,2}\Z",
         r"^(?!(?!\d)|(?=.5))\w\d?(?!)?",
         "^(?:(?!ab)[abc])*$",
+        r"^[ab.]{1,3}(?<!\.)(?<=b|\.)c$",
+        r"^(?:(?<!a)\w|(?<=^a)a){2,3}\Z",
+        r"^.(?<!\w)x",
     ],
 )
 def test_python_s_re_matches_every_text(pattern: str) -> None:
@@ -101,8 +104,8 @@ def test_python_s_re_matches_every_text(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "construct"),
     [
-        ("(?<=a)", "a lookbehind"),
-        ("(?<!a)", "a negative lookbehind"),
+        ("(?<=a(?=b))", "a lookahead or \\$ in a lookbehind"),
+        ("(?!a(?<!b))", "a lookbehind in a lookahead"),
         (r"\bx", "a word boundary"),
         (r"(a)\1", "a backreference"),
         ("(?i)a", "the flag i"),

@@ -53,7 +53,10 @@ def test_patterns_match_where_pythons_do(pattern: str) -> None:
     [
         ("(?=a)*b", "a repeated lookahead"),
         ("^*b", "a repeated anchor"),
-        ("(?<!a)b", "lookbehind"),
+        ("(?<!a)*b", "a repeated lookbehind"),
+        ("(?<!a(?=b))b", "a lookahead or \\$ in a lookbehind"),
+        ("(?<!(?<=a$)b)b", "a lookahead or \\$ in a lookbehind"),
+        ("(?!b(?<!a))b", "a lookbehind in a lookahead"),
         (r"(a)\1", "backreference"),
         (r"\bword\b", "boundary"),
         (r"\p{Script=Greek}", "property"),
