@@ -8,6 +8,7 @@ practice.
 from __future__ import annotations
 
 import functools
+import re
 import unicodedata
 from typing import Final
 
@@ -175,6 +176,20 @@ _WIDEST: Final = {
 }
 """For formats whose set excludes strings that some validators accept: a pattern of all strings that any may accept."""
 
+_B64: Final = "[A-Za-z0-9+/]"
+_B32: Final = "[A-Z2-7]"
+_BASE64: Final = f"(?:{_B64}{{4}})*(?:{_B64}[AQgw]==|{_B64}{{2}}[AEIMQUYcgkosw048]=)?"
+_ENCODINGS: Final = {
+    "base64": _BASE64,
+    "base64url": _BASE64.replace("+/", "_-"),
+    "base32": (
+        f"(?:{_B32}{{8}})*"
+        f"(?:{_B32}[AEIMQUY4]======|{_B32}{{3}}[AQ]====|{_B32}{{4}}[ACEGIKMOQSUWY246]===|{_B32}{{6}}[AIQY]=)?"
+    ),
+    "base16": "(?:[0-9A-F]{2})*",
+}
+"""The encodings of RFC 4648 in their canonical form: padded, and without bits that no byte uses."""
+
 CONTENTS: Final = {
     "contentEncoding": (Dialect.DRAFT7, "the encoding of a string is not enforced"),
     "contentMediaType": (Dialect.DRAFT7, "the contents of a string are not enforced"),
@@ -184,9 +199,23 @@ CONTENTS: Final = {
 
 
 @functools.cache
+def encoding_set(name: str) -> StringSet | None:
+    """The strings of an encoding; None for an unknown one."""
+    return _strings(_ENCODINGS.get(name))
+
+
+def is_json(media_type: str) -> bool:
+    """Whether a media type is JSON's or based on it."""
+    return re.match(r"[\w.-]+/(?:[\w.-]+\+)?json\b", media_type.lower()) is not None
+
+
+@functools.cache
 def format_set(name: str) -> StringSet | None:
     """The strings of a format; None for an unknown format."""
-    pattern = _PATTERNS.get(name)
+    return _strings(_PATTERNS.get(name))
+
+
+def _strings(pattern: str | None) -> StringSet | None:
     return None if pattern is None else StringSet(patterns=frozenset([without_anchors(ecma.parse(f"^(?:{pattern})$"))]))
 
 

@@ -77,6 +77,7 @@ _KEYWORDS: Final[tuple[tuple[Dialect, Dialect, _Kind, tuple[str, ...]], ...]] = 
     (_D2019, _D2020, _COUNT, ("maxContains", "minContains")),
     (_D4, _D2020, _BOOLEAN, ("uniqueItems",)),
     (_D4, _D2020, _STRING, ("format", "pattern")),
+    (_D7, _D2020, _STRING, ("contentEncoding", "contentMediaType")),
     (_D4, _D2020, _LIST, ("enum",)),
     (_D4, _D2020, _NAMES, ("required",)),
     (_D4, _D2020, _SCHEMA, ("additionalProperties", "not")),

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from draftline.structured.json_schema.document import Dialect, Location
-from draftline.structured.json_schema.formats import CONTENTS
+from draftline.structured.json_schema.formats import CONTENTS, encoding_set, is_json
 from draftline.structured.json_schema.keywords.clause import (
     TYPES,
     Clause,
@@ -126,10 +126,16 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
 
 
 def _contents(expander: Expander, location: Location) -> Iterator[Clause]:
-    """Keywords that drafts up to 7 may assert. In later ones they are annotations, which make no value invalid."""
+    """What a string contains. Draft 7 may assert encodings and JSON. All else is an annotation, which makes no value invalid."""
+    asserted = location.dialect <= Dialect.DRAFT7
     for keyword, (since, reason) in CONTENTS.items():
-        if keyword in location.schema and location.dialect >= since:
-            if location.dialect <= Dialect.DRAFT7:
-                yield unsupported(expander, location, keyword, reason)
-            else:
-                expander.annotate(location.pointer, keyword, reason)
+        if keyword not in location.schema or location.dialect < since:
+            continue
+        said = location.schema[keyword]
+        encoded = encoding_set(said) if asserted and keyword == "contentEncoding" else None
+        if encoded is not None:
+            yield Clause(keyword, _string_clause(keyword, encoded).holds, None)
+        elif asserted and keyword == "contentMediaType" and is_json(said):
+            yield unsupported(expander, location, keyword, reason)
+        else:
+            expander.annotate(location.pointer, keyword, reason)

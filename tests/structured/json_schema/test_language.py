@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from walk import Walker
 
@@ -538,10 +539,46 @@ def test_the_same_schema_gives_the_same_grammar() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("base64", ["", "YQ==", "YWI=", "YWJj"], ["YQ", "YR==", "Y Q=", "_-8="]),
+        ("base64url", ["", "YQ==", "_-8="], ["YQ", "+/8="]),
+        (
+            "base32",
+            ["", "ME======", "MFRA====", "MFRGG===", "MFRGGZA=", "MFRGGZDF"],
+            ["ME", "MF======", "ME=====", "me======"],
+        ),
+        ("base16", ["", "6F61"], ["6", "6G"]),
+    ],
+)
+def test_draft_7_asserts_encodings(name: str, inside: list[str], outside: list[str]) -> None:
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "contentEncoding": name, "type": "string"}
+    judge = jsonschema_rs.Draft7Validator(schema)
+    one = walker(schema)
+    for texts, valid in ((inside, True), (outside, False)):
+        assert [(judge.is_valid(text), one.accepts(json.dumps(text))) for text in texts] == [(valid, valid)] * len(
+            texts
+        )
+    assert refused({"$schema": schema["$schema"], "not": {"contentEncoding": name}}) == {
+        "/not/contentEncoding": "contentEncoding"
+    }
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"), [("contentEncoding", "quoted-printable"), ("contentMediaType", "text/html")]
+)
+def test_other_contents_are_annotations_in_draft_7_too(keyword: str, value: str) -> None:
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "items": {keyword: value}}
+    language = json_schema_language(json.dumps(schema))
+    assert [one.pointer for one in language.unenforced] == [f"/items/{keyword}"]
+    assert Walker.of_grammar(language.grammar).accepts('["<"]')
+
+
+@pytest.mark.parametrize(
     ("keyword", "value"),
     [
-        ("contentEncoding", "base64"),
         ("contentMediaType", "application/json"),
+        ("contentMediaType", "application/problem+json; charset=utf-8"),
     ],
 )
 def test_what_older_drafts_assert_is_refused_and_listed_where_it_is_an_annotation(keyword: str, value: str) -> None:
