@@ -77,9 +77,12 @@ def _all(expander: Expander, demands: Iterable[Demands]) -> Shapes:
 
 def _one_of(expander: Expander, location: Location) -> Clause:
     options = _branches(expander, location, "oneOf")
+    types = {"type": location.schema["type"]} if "type" in location.schema else True
+    # Which options exclude one another depends on the values that the schema allows.
+    allowed = Location(f"{location.pointer}\0oneOf", types, location.base, location.dialect)
 
     def holds() -> Shapes:
-        positive = [expander.demand(option) for option in options]
+        positive = [both(expander.demand(option), expander.demand(allowed)) for option in options]
         cases: list[Shapes] = []
         for index, option in enumerate(positive):
             demands = option

@@ -315,6 +315,19 @@ def test_best_effort_reports_ignored_keywords() -> None:
     assert json_schema_language('{"type": "string"}').unenforced == ()
 
 
+def test_schemas_exclude_one_another_within_the_types_of_the_whole() -> None:
+    one = walker({"type": "string", "oneOf": [{"format": "date"}, {"format": "date-time"}, {"type": "null"}]})
+    assert one.accepts('"2024-02-29"')
+    assert one.accepts('"2024-02-29T10:00:00Z"')
+    assert not one.accepts('"2024"')
+    assert not one.accepts("null")
+    several = {"type": ["string", "null"], "oneOf": [{"format": "date"}, {"format": "date-time"}]}
+    assert refused(several) == {"/oneOf/0/format": "format", "/oneOf/1/format": "format"}  # both hold for null
+    two = walker({"type": "string", "oneOf": [{"format": "uri"}, {"format": "hostname"}]})
+    assert two.accepts('"https://a.b"')
+    assert two.accepts('"a.b"')
+
+
 def test_schemas_exclude_one_another_for_every_reading_of_a_format() -> None:
     one = walker({"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}]})
     assert one.accepts('"2024-01-01"')
