@@ -38,8 +38,8 @@ def test_closed_standard_error_takes_no_message() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "abc\n", "")
 
 
-@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("streams", [pytest.param(">&-", marks=pytest.mark.slow), "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("log_format", [pytest.param("text", marks=pytest.mark.slow), "json"])
 def test_a_server_serves_without_standard_streams(streams: str, log_format: str) -> None:
     """As one that a program without a terminal starts. What it opens must not take their place."""
     with socket.create_server(("127.0.0.1", 0)) as free:
