@@ -6,6 +6,7 @@ import asyncio
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -52,8 +53,24 @@ class AsyncEngine:
 
     @classmethod
     async def create(cls, model: str = "smollm2", **options: Unpack[EngineOptions]) -> Self:
-        """Load ``model`` in a thread, so that the event loop stays free. See the class for arguments and errors."""
-        return await asyncio.to_thread(lambda: cls(model, **options))
+        """Load ``model`` in a thread, so that the event loop stays free. See the class for arguments and errors.
+
+        If it is cancelled, the engine is closed once it is loaded.
+        """
+        loading: Future[Self] = Future()
+
+        def load() -> None:
+            try:
+                loading.set_result(cls(model, **options))
+            except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+                loading.set_exception(error)
+
+        try:
+            await asyncio.to_thread(load)
+        except asyncio.CancelledError:
+            loading.add_done_callback(cls._close_loaded)  # its thread goes on
+            raise
+        return loading.result()
 
     @property
     def info(self) -> EngineInfo:
@@ -126,6 +143,7 @@ class AsyncEngine:
         attempts = extraction_attempts(
             texts, output_type, sampling_params, options, as_chat=self.info.has_chat_template
         )
+        self._engine.check_running()
         in_flight = min(2 * self.info.max_num_seqs, self.config.max_waiting)
         return await run_attempts(
             attempts, self._answer, max_in_flight=in_flight, show_progress=options.get("use_tqdm", True)
@@ -148,6 +166,11 @@ class AsyncEngine:
     ) -> None:
         """Close it."""
         await self.close()
+
+    @classmethod
+    def _close_loaded(cls, loading: Future[Self]) -> None:
+        if loading.exception() is None:
+            loading.result()._engine.close()
 
     async def _outputs(
         self, request: GenerateRequest, request_id: str | None

@@ -16,7 +16,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.drafting.build import with_embedded_draft
 from draftline.engine.fingerprint import SystemFingerprint
-from draftline.engine.loading import load_parts
+from draftline.engine.loading import FORKED, is_fork, load_parts
 from draftline.engine.parallel.sizes import Sizes, agree_on_blocks
 from draftline.engine.parallel.target import Target
 from draftline.engine.protocol import EngineInfo
@@ -36,6 +36,7 @@ from draftline.kernels import select_ops
 from draftline.kernels.compile_workers import KernelCompileWorkers
 from draftline.kernels.ops import Ops
 from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
 from draftline.models.hidden_states import HiddenStateSink
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.models.work import ModelWork
@@ -85,6 +86,8 @@ def build_core(
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
         OutOfMemoryAtStartError: it does not fit.
     """
+    if is_fork():
+        raise ModelLoadError(FORKED)
     device = select_device(config)
     config = with_embedded_draft(config)
     with ExitStack() as undo:

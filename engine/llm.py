@@ -23,6 +23,7 @@ from draftline.engine.extraction.attempts import Attempts
 from draftline.engine.extraction.progress import ProgressBar, compiling
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts
+from draftline.engine.loading import FORKED, is_fork
 from draftline.engine.outputs import ConstraintReport, RequestOutput, Update
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineInfo, GenerateRequest
@@ -194,7 +195,12 @@ class LLM:
         return compile_ahead_blocking(self._open_core().compiler, known_constraint(constraint))
 
     def close(self) -> None:
-        """Release the model, its cache and the processes that compile constraints, once no call runs. Idempotent."""
+        """Release the model, its cache and the processes that compile constraints, once no call runs. Idempotent.
+
+        In a fork of the process that loaded the model it does nothing.
+        """
+        if is_fork():
+            return
         with self._turn:
             core, self._core = self._core, None
         if core is None:
@@ -212,11 +218,14 @@ class LLM:
         self.close()
 
     def _open_core(self) -> Core:
+        if is_fork():
+            raise EngineStoppedError(FORKED)
         if self._core is None:
             raise EngineStoppedError("the LLM is closed")
         return self._core
 
     def _batch(self) -> _Batch:
+        self._open_core()  # in a fork, the turn may be that of a thread of the parent
         return _Batch(self._turn, self._open_core, self._builder, self._ids)
 
     def _finish(self, wanted: Sequence[GenerateRequest], use_tqdm: bool) -> list[RequestOutput[Any]]:

@@ -7,6 +7,7 @@ sizes the cache and puts the engine together.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -39,6 +40,23 @@ logger = logging.getLogger(__name__)
 
 _CONSTRAINT_BYTES = 64 << 20
 """Bytes for automata's tables, and as many for their masks. On a CPU, memory is only taken where it is written."""
+
+FORKED = (
+    "this process is a fork of one that has loaded a model, and has none of its threads: start processes with "
+    "multiprocessing's 'spawn', or load models only after the fork"
+)
+"""What is wrong with an engine in a fork, whether it is the parent's or a new one: torch's threads are missing too."""
+
+
+def is_fork() -> bool:
+    """Whether this process is a fork of one that had loaded a model. `build_core` asks before it loads the first."""
+    return _loading_process() != os.getpid()
+
+
+@cache
+def _loading_process() -> int:
+    """The process that loaded the first model. A fork has its parent's answer."""
+    return os.getpid()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections import deque
@@ -18,6 +19,7 @@ from draftline.engine.build import NO_SUBSTITUTES, Substitutes, build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.errors import DeviceLostError, DuplicateRequestError, EngineStoppedError, QueueFullError
+from draftline.engine.loading import FORKED, is_fork
 from draftline.engine.outputs import Failed
 from draftline.engine.protocol import EngineClient, GenerateRequest, Sink, Submitted
 from draftline.engine.request.backlog import displaced_by
@@ -69,14 +71,28 @@ class ThreadedEngine(EngineClient):
         self._lost = self._ended = False
         self._thread = threading.Thread(target=self._loop, name="draftline-step", daemon=True)
         self._thread.start()
+        # Python ends a daemon thread wherever it is. Within torch that aborts the process.
+        atexit.register(self.close)
         core.when_lost(self._wake_lost)
 
     @override
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Submitted:
+        self.check_running()
         submitted_at = self._core.now() - request.constraint_compile_s
         prepared = self._builder.prepare(request_id, request)
         self._enqueue(prepared.begin(sink, submitted_at))
         return Submitted(prepared.request.prompt_token_ids, prepared.reader)
+
+    def check_running(self) -> None:
+        """Raise for new requests unless the engine takes them.
+
+        Raises:
+            EngineStoppedError: the engine is stopping, or runs in this process's parent.
+        """
+        if is_fork():
+            raise EngineStoppedError(FORKED)
+        if self._stopping:
+            raise EngineStoppedError("the engine is stopping and takes no new requests")
 
     def submit_prepared(self, request: EngineRequest, sink: Sink) -> None:
         """Queue a request that another process has validated. Blocks while its constraint compiles here.
@@ -121,7 +137,12 @@ class ThreadedEngine(EngineClient):
         self._core.when_launched(call)
 
     def close(self) -> None:
-        """Stop after the step in progress; unfinished requests fail with `EngineStoppedError`. Idempotent."""
+        """Stop after the step in progress; unfinished requests fail with `EngineStoppedError`. Idempotent.
+
+        In a fork of the engine's process it does nothing.
+        """
+        if is_fork():
+            return
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -140,8 +161,7 @@ class ThreadedEngine(EngineClient):
 
     def _enqueue(self, request: Request) -> None:
         with self._wake:
-            if self._stopping:
-                raise EngineStoppedError("the engine is stopping and takes no new requests")
+            self.check_running()
             if self._is_running(request.request_id):
                 raise DuplicateRequestError(f"a request with id {request.request_id!r} is running")
             self._make_room(request)
@@ -286,6 +306,7 @@ class ThreadedEngine(EngineClient):
             if self._ended:
                 return
             self._ended = self._stopping = True
+            atexit.unregister(self.close)
             for request in self._take_inbox():
                 request.sink([(request.request_id, Failed(error))])
         self._core.fail_all(error)

@@ -29,10 +29,7 @@ from draftline.structured.backends import SMALLEST_GRAMMAR, Backends, tables_of
 from draftline.structured.compiled import CompiledConstraint, settled
 from draftline.structured.compiled_cache import CompiledCache
 from draftline.structured.constraint import ConstraintSpec
-from draftline.structured.errors import (
-    InvalidConstraintError,
-    JobQueueFullError,
-)
+from draftline.structured.errors import ClosedError, InvalidConstraintError, JobQueueFullError
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.job_queue import JobQueue, QueuedJob
 from draftline.structured.language import Language
@@ -100,6 +97,7 @@ class ConstraintCompiler:
         self._in_flight: dict[ConstraintSpec, QueuedJob[CompiledConstraint]] = {}
         self._tokens: TokenTrie | None = None
         self._trie_lock = threading.Lock()
+        self._closed = False
 
     def submit(self, constraint: ConstraintSpec, caller: str = "") -> Future[CompiledConstraint]:
         """Start to compile a constraint, or find it in the cache. Returns at once.
@@ -113,11 +111,15 @@ class ConstraintCompiler:
             ends. It raises:
             InvalidConstraintError: the constraint is malformed, too large, or matches no text, or the vocabulary has no end.
             UnsupportedConstraintError: parts of it cannot be enforced exactly.
+            ClosedError: the compiler was closed meanwhile.
 
         Raises:
             JobQueueFullError: too many constraints wait.
+            ClosedError: the compiler is closed.
         """
         with self._lock:
+            if self._closed:
+                raise ClosedError("the compiler is closed")
             compiled = self._cache.get(constraint)
             if compiled is not None and not _has_failed(compiled):
                 return settled(compiled)
@@ -159,7 +161,9 @@ class ConstraintCompiler:
         self._do_later(lambda job: self._workers.try_grammar(SMALLEST_GRAMMAR, on_abandon=job.on_abandon))
 
     def close(self) -> None:
-        """End compilations in flight. Later ones fail."""
+        """End compilations in flight. Later ones fail, as do constraints that are in the cache."""
+        with self._lock:
+            self._closed = True
         self._workers.close()
         self._queue.close()
         self._background.close()

@@ -42,5 +42,9 @@ class UnsupportedConstraintError(ValueError):
         return type(self), (self.violations,)
 
 
+class ClosedError(RuntimeError):
+    """The compiler, or its queue or processes, were closed before the work was done."""
+
+
 class JobQueueFullError(RuntimeError):
     """Too many jobs wait. The message says which, and the limit."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from draftline.structured.errors import JobQueueFullError
+from draftline.structured.errors import ClosedError, JobQueueFullError
 
 T = TypeVar("T")
 
@@ -110,11 +110,12 @@ class JobQueue(Generic[T]):
 
         Raises:
             JobQueueFullError: too many jobs wait.
+            ClosedError: the queue is closed.
         """
         job = QueuedJob(work)
         with self._changed:
             if self._closed:
-                raise RuntimeError("the queue is closed")
+                raise ClosedError("the queue is closed")
             waiting = self._waiting()
             if waiting >= self._max_waiting:
                 raise JobQueueFullError(f"{self._max_waiting} {self._waiting_text}, which is the limit")
@@ -136,7 +137,7 @@ class JobQueue(Generic[T]):
             self._queues.clear()
             self._changed.notify_all()
         for job in dropped:
-            job.end(None, RuntimeError("the queue is closed"))
+            job.end(None, ClosedError("the queue is closed"))
         for thread in self._threads:
             thread.join()
 

@@ -23,6 +23,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from draftline.structured.errors import ClosedError
+
 WorkerProcess = subprocess.Popen[bytes]
 
 _SetupT = TypeVar("_SetupT")
@@ -74,17 +76,17 @@ class WorkerProcesses:
         self._idle: list[WorkerProcess] = []
         self._busy: set[WorkerProcess] = set()
         self._closed = False
-        weakref.finalize(self, _end, self._idle, self._busy)
+        weakref.finalize(self, _end_at_exit, os.getpid(), self._idle, self._busy)
 
     def take(self) -> tuple[WorkerProcess, bool]:
         """A worker for one job, and whether it has had one before. `give_back` must follow.
 
         Raises:
-            RuntimeError: the workers are closed.
+            ClosedError: the workers are closed.
         """
         with self._lock:
             if self._closed:
-                raise RuntimeError("the worker processes are closed")
+                raise ClosedError("the worker processes are closed")
             while self._idle:
                 process = self._idle.pop()
                 if process.poll() is None:
@@ -114,6 +116,9 @@ class WorkerProcesses:
 
         Returns:
             The answers, and the status with which the worker died before it gave all of them; None if it lives.
+
+        Raises:
+            ClosedError: the workers are closed, or were closed meanwhile.
         """
         stopped: list[bool] = []
         process, used = self.take()
@@ -122,6 +127,8 @@ class WorkerProcesses:
             # It answered nothing: it may have been ending before it got the job. Try once more.
             process, used = self.take()
             answers, death = self._ask(process, used, job, on_abandon, stopped)
+        if death is not None and self._closed:
+            raise ClosedError("the worker processes were closed")
         return answers, death
 
     def _ask(
@@ -220,6 +227,12 @@ def _send(answers: BinaryIO, answer: object) -> None:
 def _resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _end_at_exit(parent: int, idle: MutableSequence[WorkerProcess], busy: AbstractSet[WorkerProcess]) -> None:
+    """End these workers, unless this process is a fork of their parent: threads of the parent may hold the pipes' locks."""
+    if os.getpid() == parent:
+        _end(idle, busy)
 
 
 def _end(idle: MutableSequence[WorkerProcess], busy: AbstractSet[WorkerProcess]) -> None:

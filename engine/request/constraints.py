@@ -10,12 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from draftline.engine import params
-from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
+from draftline.engine.errors import EngineStoppedError, FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import ConstraintReport
 from draftline.structured.compiled import CompiledConstraint, CompileReport, ConstraintProgress
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
-from draftline.structured.errors import InvalidConstraintError, JobQueueFullError, UnsupportedConstraintError
+from draftline.structured.errors import (
+    ClosedError,
+    InvalidConstraintError,
+    JobQueueFullError,
+    UnsupportedConstraintError,
+)
 
 _COMPILE_RETRY_S = 1.0
 """Delay in seconds after which a client should send a constraint again that there was no room for."""
@@ -69,6 +74,8 @@ def constraint_errors(asked: ConstraintSpec) -> Iterator[None]:
         raise constraint_error(asked, error) from error
     except JobQueueFullError as error:
         raise QueueFullError(str(error), _COMPILE_RETRY_S) from error
+    except ClosedError as error:
+        raise EngineStoppedError("the engine stopped before the constraint was compiled") from error
 
 
 def _violations(asked: ConstraintSpec, error: Exception) -> Iterator[FieldViolation]:
@@ -103,6 +110,7 @@ async def compile_constraint(
     Raises:
         InvalidRequestError: the compiler rejects the constraint.
         QueueFullError: too many constraints wait.
+        EngineStoppedError: the engine is closed, or was closed meanwhile.
     """
     constraint = structured_constraint(asked)
     with constraint_errors(constraint):

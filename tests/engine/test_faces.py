@@ -6,6 +6,8 @@ import asyncio
 import gc
 import math
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,13 +24,15 @@ from draftline import (
     AsyncEngine,
     Chat,
     Constraint,
+    ConstraintReport,
     DeadlineExceededError,
     EngineStoppedError,
     SamplingParams,
     Schema,
 )
-from draftline.engine.config import EngineOptions
+from draftline.engine.config import EngineConfig, EngineOptions
 from draftline.engine.protocol import Submitted
+from draftline.engine.threaded_engine import ThreadedEngine, start_engine
 
 OPTIONS: EngineOptions = {
     "load_format": "dummy",
@@ -227,3 +231,94 @@ async def test_a_request_that_is_left_while_it_is_submitted_is_cancelled(
             while (stats := engine.stats()).running or stats.waiting:
                 await asyncio.sleep(0.01)
         assert stats.generated_tokens < 400
+
+
+async def test_a_closed_async_engine_says_so(model: str) -> None:
+    async with await AsyncEngine.create(model, **OPTIONS) as engine:
+        await engine.compile(bool)
+        waiting = [asyncio.create_task(engine.compile(Constraint(regex=f"a{{{n}}}"))) for n in range(1, 40)]
+        await asyncio.sleep(0)
+    for call in (engine.compile(bool), engine.compile(int), engine.extract(["a"], bool, use_tqdm=False)):
+        with pytest.raises(EngineStoppedError, match="stop"):
+            await call
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    failed = [each for each in outcomes if not isinstance(each, ConstraintReport)]
+    assert failed
+    assert {str(each) for each in failed} == {"the engine stopped before the constraint was compiled"}
+
+
+async def test_a_load_that_is_cancelled_leaves_no_engine(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[ThreadedEngine] = []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def start(config: EngineConfig) -> ThreadedEngine:
+        begun.set()
+        assert may_end.wait(PATIENCE_S)
+        started.append(start_engine(config))
+        return started[0]
+
+    monkeypatch.setattr("draftline.engine.async_engine.start_engine", start)
+    creating = asyncio.create_task(AsyncEngine.create(model, **OPTIONS))
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    may_end.set()
+    async with asyncio.timeout(PATIENCE_S):
+        while not started or not started[0].stopped.done():
+            await asyncio.sleep(0.01)
+
+
+def test_a_program_ends_with_a_request_in_flight(model: str) -> None:
+    program = f"""
+import asyncio, sys
+from draftline import AsyncEngine, SamplingParams
+
+async def main():
+    engine = AsyncEngine({model!r}, **{dict(OPTIONS)!r})
+    outputs = engine.generate("abc", SamplingParams(max_tokens=4096, ignore_eos=True))
+    await anext(outputs)
+    sys.exit(3)
+
+asyncio.run(main())
+"""
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.returncode, ended.stderr) == (3, "")
+
+
+def test_engines_refuse_forks(model: str) -> None:
+    program = f"""
+import asyncio, os, sys
+from draftline import LLM, AsyncEngine, EngineStoppedError, ModelLoadError
+
+MODEL, OPTIONS = {model!r}, {dict(OPTIONS)!r}
+llm, engine = LLM(MODEL, **OPTIONS), AsyncEngine(MODEL, **OPTIONS)
+
+async def generate():
+    return [output async for output in engine.generate("abc")][-1]
+
+def in_fork():
+    calls = lambda: llm.generate("abc", use_tqdm=False), lambda: llm.compile(bool), lambda: asyncio.run(generate())
+    for call in calls:
+        try:
+            call()
+        except EngineStoppedError as error:
+            assert "fork" in str(error)
+        else:
+            raise AssertionError("it runs")
+    try:
+        LLM(MODEL, **OPTIONS)
+    except ModelLoadError as error:
+        assert "fork" in str(error)
+    llm.close()
+    sys.exit(7)
+
+if (child := os.fork()) == 0:
+    in_fork()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert llm.generate("abc", constraint=bool, use_tqdm=False)[0].parsed in (True, False)
+assert asyncio.run(generate()).finished
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
