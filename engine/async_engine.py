@@ -19,7 +19,7 @@ from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest, Sink, Submitted
 from draftline.engine.request.constraints import compile_ahead
-from draftline.engine.request.keywords import ConstraintInput, as_request, known_constraint
+from draftline.engine.request.keywords import OF_CHAT, ConstraintInput, as_request, known_constraint
 from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chat, as_prompt, chats_with_options
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
@@ -127,7 +127,7 @@ class AsyncEngine:
     ) -> AsyncGenerator[RequestOutput[T], None]:
         """Answer a conversation through the model's chat template. See `generate` and `ChatOptions`."""
         [(prompt, _)], rest = chats_with_options([as_chat(messages)], options)
-        return self._outputs(as_request(prompt, sampling_params, constraint, rest), request_id)
+        return self._outputs(as_request(prompt, sampling_params, constraint, rest, own=OF_CHAT), request_id)
 
     async def extract(
         self,

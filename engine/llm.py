@@ -28,7 +28,7 @@ from draftline.engine.outputs import ConstraintReport, RequestOutput, Update
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.constraints import compile_ahead_blocking
-from draftline.engine.request.keywords import ConstraintInput, as_requests, known_constraint
+from draftline.engine.request.keywords import OF_CHAT, ConstraintInput, as_requests, known_constraint
 from draftline.engine.request.prompt_input import Conversation, PromptInput, as_prompts, chats_with_options
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.stats import EngineStats
@@ -127,7 +127,7 @@ class LLM:
     ) -> list[RequestOutput[T]]:
         """Answer one conversation, or each of several, through the model's chat template. See `generate` and `ChatOptions`."""
         chats, rest = chats_with_options(messages, options)
-        return self._finish(as_requests(chats, sampling_params, constraint, rest), use_tqdm)
+        return self._finish(as_requests(chats, sampling_params, constraint, rest, own=OF_CHAT), use_tqdm)
 
     def extract(
         self,

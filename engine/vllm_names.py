@@ -117,3 +117,19 @@ SAMPLING_FOREIGN: Mapping[str, str] = {
     "extra_args": "There are no extensions",
 }
 """vLLM's sampling parameters that Draftline has not, each with what to do instead."""
+
+_RENDERING = "Pass Chat(messages, Rendering(...))"
+
+CALL_FOREIGN: Mapping[str, str] = {
+    "prompt_token_ids": "Pass lists of token ids as prompts",
+    "lora_request": "Merge the adapter into the checkpoint",
+    "tokenization_kwargs": "Set truncate_prompt_tokens in SamplingParams",
+    "guided_options_request": "Pass constraint=Constraint(...)",
+    "chat_template": "It is an option of the engine",
+    "chat_template_content_format": "Parts of a message are joined by line breaks",
+    "chat_template_kwargs": _RENDERING,
+    "add_generation_prompt": _RENDERING,
+    "continue_final_message": _RENDERING,
+    "mm_processor_kwargs": "Draftline serves text alone",
+}
+"""vLLM's keywords of ``generate`` and ``chat`` that Draftline has not, each with what to do instead."""

@@ -40,6 +40,7 @@ from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.keywords import (
+    OF_CHAT,
     ConstraintInput,
     as_request,
     as_requests,
@@ -213,7 +214,7 @@ class AsyncClient:
     ) -> list[RequestOutput[T]]:
         """Answer one conversation, or each of several. See `generate` and `ChatOptions`."""
         chats, rest = chats_with_options(messages, options)
-        return await self._finish(as_requests(chats, sampling_params, constraint, rest), use_tqdm)
+        return await self._finish(as_requests(chats, sampling_params, constraint, rest, own=OF_CHAT), use_tqdm)
 
     async def extract(
         self,

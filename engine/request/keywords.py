@@ -10,13 +10,20 @@ from typing_extensions import TypeAliasType
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError, kind_of
 from draftline.engine.options import suggestion
-from draftline.engine.params import Constraint, RequestOptions, SamplingParams, Speculation, T
+from draftline.engine.params import ChatOptions, Constraint, RequestOptions, SamplingParams, Speculation, T
 from draftline.engine.protocol import GenerateRequest, Prompt
 from draftline.engine.request.prompt_input import Located, per_prompt
 from draftline.engine.schema import Schema
+from draftline.engine.vllm_names import CALL_FOREIGN
 
 ConstraintInput = Constraint[T] | type[T]
 """A constraint, or a type: ``Person`` means ``Schema(Person)``."""
+
+OF_GENERATE = frozenset(("constraint", "use_tqdm"))
+"""The keywords of ``generate`` besides those of `RequestOptions`."""
+
+OF_CHAT = OF_GENERATE | ChatOptions.__annotations__.keys()
+"""The keywords of ``chat`` besides those of `RequestOptions`."""
 
 
 def as_request(
@@ -26,7 +33,7 @@ def as_request(
     options: RequestOptions,
     path: str = "",
     *,
-    own: Iterable[str] = ("constraint",),
+    own: Iterable[str] = OF_GENERATE,
 ) -> GenerateRequest:
     """Make a request from a prompt, its sampling, its constraint and its keywords.
 
@@ -39,13 +46,14 @@ def as_request(
         own: the call's keywords besides those of `RequestOptions`, for the error of a misspelt one.
 
     Raises:
-        TypeError: an unknown keyword. The message names the closest known one.
+        TypeError: an unknown keyword. The message names the closest known one, or what replaces vLLM's.
         InvalidRequestError: an argument has a wrong type, or is out of bounds.
     """
     known = RequestOptions.__annotations__
     for name in options:
         if name not in known:
-            raise TypeError(f"unexpected keyword argument {name!r}{suggestion(name, {*known, *own} - {name})}")
+            meant = f". {CALL_FOREIGN[name]}" if name in CALL_FOREIGN else suggestion(name, {*known, *own} - {name})
+            raise TypeError(f"unexpected keyword argument {name!r}{meant}")
     sampling = SamplingParams() if sampling_params is None else sampling_params
     speculation = Speculation() if options.get("speculation") is None else options["speculation"]
     wrong = [*_of_type("sampling_params", sampling, SamplingParams), *_of_type("speculation", speculation, Speculation)]
@@ -80,6 +88,8 @@ def as_requests(
     sampling_params: SamplingParams | Sequence[SamplingParams] | None,
     constraint: object,
     options: RequestOptions,
+    *,
+    own: Iterable[str] = OF_GENERATE,
 ) -> list[GenerateRequest]:
     """Make a request from each prompt; the keywords are for all of them. See `as_request`.
 
@@ -95,7 +105,7 @@ def as_requests(
         else as_constraint(constraint)
     )
     each = zip(prompts, samplings, per_prompt("constraint", constraints, len(prompts)), strict=True)
-    return [as_request(prompt, sampling, one, options, path) for (prompt, path), sampling, one in each]
+    return [as_request(prompt, sampling, one, options, path, own=own) for (prompt, path), sampling, one in each]
 
 
 def known_constraint(constraint: object) -> Constraint[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import SupportsIndex, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 from draftline.engine.chat.messages import Chat, Message
 from draftline.engine.errors import FieldViolation, InvalidRequestError, check_unicode, kind_of
@@ -167,11 +167,18 @@ def _wrong_prompt(kind: str) -> InvalidRequestError:
 
 
 def _is_collection(value: object) -> TypeGuard[Iterable[object]]:
-    """Whether a value has parts of its own: lists, arrays, generators, but no texts, mappings or chats."""
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | Mapping | Chat)
+    """Whether a value has parts of its own: lists, arrays, generators, but no texts, mappings, chats or single numbers."""
+    if isinstance(value, str | bytes | bytearray | Mapping | Chat) or getattr(value, "ndim", 1) == 0:
+        return False
+    return isinstance(value, Iterable)
 
 
 def _is_integer(value: object) -> bool:
     """Also NumPy's, and a single number of an array. An array of one number is an array."""
-    kind = type(value)
-    return issubclass(kind, SupportsIndex) and not issubclass(kind, bool) and getattr(value, "ndim", 0) == 0
+    if isinstance(value, bool) or getattr(value, "ndim", 0) != 0:
+        return False
+    try:
+        operator.index(value)  # type: ignore[arg-type]
+    except TypeError:  # torch's floating-point numbers have the method, too
+        return False
+    return True

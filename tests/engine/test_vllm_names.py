@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_engine import ByteTokenizer, fake_info
@@ -16,7 +17,9 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import GenerateRequest
+from draftline.engine.request.keywords import as_request
 from draftline.engine.request.request import RequestBuilder
+from draftline.engine.vllm_names import CALL_FOREIGN
 
 MODELS = (*CONFIGURATIONS, SamplingParams)
 
@@ -44,6 +47,14 @@ def test_what_there_is_not_is_refused_with_a_substitute(model: type[EngineConfig
         with pytest.raises(ValidationError) as refused:
             model.model_validate({name: 1})
         assert f"{name}: is not an option of {model.__name__}. {instead}" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", CALL_FOREIGN)
+def test_keywords_of_calls_are_refused_with_a_substitute(name: str) -> None:
+    options: Any = {name: None}
+    with pytest.raises(TypeError) as refused:
+        as_request("abc", None, None, options)
+    assert str(refused.value) == f"unexpected keyword argument {name!r}. {CALL_FOREIGN[name]}"
 
 
 def test_a_file_takes_them(tmp_path: Path) -> None:
@@ -76,7 +87,8 @@ def test_the_documentation_has_both_tables() -> None:
     for model in MODELS:
         for name, own in model.aliases.items():
             assert f"| `{name}` | `{own}` |" in page
-        for name, instead in model.foreign.items():
+    for foreign in (*(model.foreign for model in MODELS), CALL_FOREIGN):
+        for name, instead in foreign.items():
             assert any(f"`{name}`" in line and line.endswith(f"| {instead} |") for line in page.splitlines()), name
 
 

@@ -31,6 +31,25 @@ def test_the_rows_of_a_matrix_are_several() -> None:
     assert as_prompts(np.array([[1, 2], [3, 4]])) == [([1, 2], "prompts[0]"), ([3, 4], "prompts[1]")]
 
 
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([[1.0]]),
+        [3, torch.tensor(4.0)],
+        np.array([1.0]),
+        torch.tensor(3),
+        np.array(3),
+    ],
+    ids=str,
+)
+def test_fractions_and_single_numbers_are_no_prompts(prompts: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="must be"):
+        as_prompts(prompts)
+    with pytest.raises(InvalidRequestError, match="must be"):
+        as_prompt({"prompt_token_ids": prompts})
+
+
 def test_every_integer_becomes_an_int() -> None:
     ((prompt, _),) = as_prompts([np.int64(3), 4, torch.tensor(5), np.array(6)])
     assert prompt == [3, 4, 5, 6]
