@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -98,6 +99,9 @@ class ConstraintCompiler:
         self._tokens: TokenTrie | None = None
         self._trie_lock = threading.Lock()
         self._closed = False
+        for queue in (self._queue, self._background):
+            # The threads of a queue hold it, so that it is never collected itself.
+            weakref.finalize(self, queue.stop).atexit = False
 
     def submit(self, constraint: ConstraintSpec, caller: str = "") -> Future[CompiledConstraint]:
         """Start to compile a constraint, or find it in the cache. Returns at once.

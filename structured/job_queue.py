@@ -131,6 +131,12 @@ class JobQueue(Generic[T]):
 
     def close(self) -> None:
         """Drop the jobs that wait, and end the threads after the jobs that run. Later jobs are refused."""
+        self.stop()
+        for thread in self._threads:
+            thread.join()
+
+    def stop(self) -> None:
+        """`close`, without waiting for the threads. They may call it."""
         with self._changed:
             self._closed = True
             dropped = [job for jobs in self._queues.values() for job in jobs]
@@ -138,8 +144,6 @@ class JobQueue(Generic[T]):
             self._changed.notify_all()
         for job in dropped:
             job.end(None, ClosedError("the queue is closed"))
-        for thread in self._threads:
-            thread.join()
 
     def _waiting(self) -> int:
         """How many jobs wait. Those that no caller waits for are dropped first."""

@@ -53,7 +53,7 @@ class Accumulator:
             Exception: the fault that ended the request, if any.
         """
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # a step's requests share it, and each raise would add to it
         return self._output
 
     def snapshot(self) -> RequestOutput[Any]:

@@ -387,6 +387,16 @@ def test_workers_end_when_the_pool_is_closed() -> None:
         compile_regex(workers, "ab")
 
 
+def test_a_compiler_that_is_dropped_leaves_no_threads() -> None:
+    compiler = ConstraintCompiler(vocabulary())
+    compiler.compile(ConstraintSpec("regex", "ab"))
+    compiler.start()
+    threads = [*compiler._queue._threads, *compiler._background._threads]
+    assert threads
+    del compiler
+    wait_until(lambda: not any(thread.is_alive() for thread in threads))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "constraint",
