@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
 from draftline.engine.training.config import TrainDraftConfig
 
 
@@ -23,8 +24,9 @@ def train_draft(
     """Train a draft model or head on the model's own answers.
 
     The draft model has a few of the model's layers, and shares its embeddings. A head (`--kind eagle3`) has one layer, and
-    reads the model's hidden states. A parallel head (`--kind parallel`) drafts all tokens in one pass. The checkpoint with the longest acceptance on held-out prompts is kept, and compared
-    with n-gram lookup. Training is made for a GPU: a model of 135 million parameters takes some minutes there.
+    reads the model's hidden states. A parallel head (`--kind parallel`) drafts all tokens in one pass. The checkpoint with
+    the longest acceptance on held-out prompts is kept, and compared with n-gram lookup. Training is made for a GPU: a
+    model of 135 million parameters takes some minutes there.
 
     **Examples**
 
@@ -50,7 +52,12 @@ def train_draft(
             bar.total = steps
             bar.update(step - bar.n)
 
-        measured = trainers[training.kind](output, training, engine, report, on_step)
+        try:
+            measured = trainers[training.kind](output, training, engine, report, on_step)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            raise UsageError(f"{error.filename}: cannot be written: {error.strerror}") from error
         size = (output / "model.safetensors").stat().st_size
         report(f"{output}: {size / 1e6:.1f} MB of weights")
     typer.echo(f"On held-out prompts, with {training.measured_drafts} draft tokens per verification:")

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import gc
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.llm import LLM
 from draftline.engine.training.config import TrainDraftConfig
+from draftline.engine.training.folder import check_folder, make_folder, write_record
 from draftline.engine.training.samples import SamplePlan, trained_tokens, write_samples
 from draftline.models.checkpoints.draft_folder import write_draft_folder
 from draftline.models.config import ModelConfig
@@ -44,7 +44,8 @@ def train_draft_model(
         The acceptance on held-out prompts, by drafter (the saved draft model, n-gram lookup) and kind of prompt.
 
     Raises:
-        UsageError: the target's family is not supported, a layer does not exist, or the file of samples is damaged.
+        UsageError: the target's family is not supported, a layer does not exist, the file of samples is damaged, or the
+            folder has another model.
         ModelLoadError: the target cannot be loaded.
     """
     checkpoint = open_checkpoint(engine.model, load_format=engine.load_format)
@@ -55,7 +56,9 @@ def train_draft_model(
     layers = training.layers or tuple(sorted({0, checkpoint.config.num_layers - 1}))
     if max(layers) >= checkpoint.config.num_layers:
         raise UsageError(f"--layers: {max(layers)}: {engine.model} has layers 0 to {checkpoint.config.num_layers - 1}")
+    check_folder(output, training)
     samples = written_samples(output, training, engine, checkpoint.config, report)
+    write_record(output, training, engine, list(layers), samples.answer_tokens, {})
     device, dtype = target_device(engine)
     target = Target(checkpoint, dtype, device)
     draft = Draft.from_layers(target, layers)
@@ -71,14 +74,8 @@ def train_draft_model(
         "draft model": measure(held_out, lambda part: draft_acceptance(kept, target, part, training.measured_drafts)),
         "n-gram": measure(held_out, lambda part: ngram_acceptance(part, training.measured_drafts, MAX_NGRAM)),
     }
-    record = {
-        "target": engine.model,
-        "layers": list(layers),
-        "answer_tokens": samples.answer_tokens,
-        "training": training.model_dump(mode="json", exclude={"samples", "layers"}),
-        "acceptance": {name: {kind: record_of(found) for kind, found in by.items()} for name, by in measured.items()},
-    }
-    (output / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    results = {"acceptance": acceptance_record(measured)}
+    write_record(output, training, engine, list(layers), samples.answer_tokens, results)
     return measured
 
 
@@ -90,7 +87,7 @@ def written_samples(
     Answers and training take long, so the folder ``output`` is made before them.
 
     Raises:
-        UsageError: the file is damaged, of another model, or in no folder; ``output`` cannot be made; or the target answers
+        UsageError: the file is damaged, of another model, or in no folder; ``output`` cannot be made or written; or the target answers
             no held-out prompt.
     """
     path, written = training.samples, list[Sample]()
@@ -102,10 +99,7 @@ def written_samples(
         except ValueError as error:
             raise UsageError(f"--samples: {error}") from error
         _check_fit(written, target, f"--samples: {path}", engine.model)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{output}: cannot be created: {error.strerror}") from error
+    make_folder(output)
     if trained_tokens(written) < training.sample_tokens:
         plan = SamplePlan(training.sample_tokens, training.answer_tokens, training.held_out, seed=training.train_seed)
         with LLM(**engine.model_dump()) as llm:
@@ -186,8 +180,12 @@ def measure(samples: list[Sample], acceptance: Callable[[list[Sample]], Acceptan
     return {kind.name.lower(): acceptance([s for s in samples if s.kind is kind]) for kind in Kind}
 
 
-def record_of(found: Acceptance) -> dict[str, object]:
-    """The fields of an acceptance in ``training.json``."""
+def acceptance_record(measured: Mapping[str, Mapping[str, Acceptance]]) -> dict[str, object]:
+    """What was measured, by drafter and kind of prompt, as ``training.json`` has it."""
+    return {name: {kind: _fields(found) for kind, found in by.items()} for name, by in measured.items()}
+
+
+def _fields(found: Acceptance) -> dict[str, object]:
     return {
         "length": round(found.length, 4),
         "verifies": found.verifies,

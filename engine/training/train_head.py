@@ -6,6 +6,7 @@ with the same options continues from there. The answers are kept by ``samples``.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,10 @@ import torch
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.training.config import TrainDraftConfig
-from draftline.engine.training.train import measure, record_of, schedule_of, target_device, written_samples
+from draftline.engine.training.folder import check_folder, write_record
+from draftline.engine.training.train import acceptance_record, measure, schedule_of, target_device, written_samples
 from draftline.models.checkpoints.checkpoint import Checkpoint
+from draftline.models.checkpoints.write_file import write_file
 from draftline.models.families import is_llama_like
 from draftline.models.heads.checkpoint import HeadCheckpoint, open_head
 from draftline.models.heads.config import HeadConfig
@@ -69,7 +72,7 @@ def train_head(
 
     Raises:
         UsageError: the target's family is not supported, a layer does not exist, the initial head does not fit, the file of
-            samples is damaged, or the folder has a training with other options.
+            samples is damaged, or the folder has a training with other options or another model.
         ModelLoadError: the target cannot be loaded.
     """
     checkpoint = open_checkpoint(engine.model, load_format=engine.load_format)
@@ -85,8 +88,11 @@ def train_head(
         raise UsageError(f"--layers: {list(layers)}: must ascend from 0 to the {count} layers of {engine.model}")
     if initial is not None:
         _check_start(initial.config, new_config(checkpoint.config, layers, 0, _size(training)), training)
+    check_folder(output, training)
     state = _state(output, training, engine)
     samples = written_samples(output, training, engine, checkpoint.config, report)
+    if state is None:
+        write_record(output, training, engine, list(layers), samples.answer_tokens, {"finished": False})
     device, dtype = target_device(engine)
     target = Target(checkpoint, dtype, device)
     if state is None:
@@ -107,15 +113,8 @@ def train_head(
         "head": measure(held_out, lambda part: head_acceptance(kept, target, part, drafts)),
         "n-gram": measure(held_out, lambda part: ngram_acceptance(part, drafts, MAX_NGRAM)),
     }
-    record = {
-        "target": engine.model,
-        "layers": list(layers),
-        "answer_tokens": samples.answer_tokens,
-        "training": training.model_dump(mode="json", exclude={"samples", "layers", "stop_after"}),
-        "finished": run.finished,
-        "acceptance": {name: {kind: record_of(found) for kind, found in by.items()} for name, by in measured.items()},
-    }
-    (output / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    results = {"finished": run.finished, "acceptance": acceptance_record(measured)}
+    write_record(output, training, engine, list(layers), samples.answer_tokens, results)
     return measured
 
 
@@ -234,8 +233,8 @@ class _Run:
             "curve": curve,
             "finished": self.finished,
         }
-        path = self._output / STATE
-        unfinished = path.with_name(f"{STATE}.unfinished")
-        torch.save(state, unfinished)
-        unfinished.replace(path)
-        (self._output / CURVE).write_text("".join(json.dumps(point) + "\n" for point in curve), encoding="utf-8")
+        # Not to the file itself: where it cannot be written, torch's own error says nothing of it.
+        content = io.BytesIO()
+        torch.save(state, content)
+        write_file(self._output / STATE, content.getvalue())
+        write_file(self._output / CURVE, "".join(json.dumps(point) + "\n" for point in curve).encode())

@@ -27,6 +27,7 @@ from typing_extensions import override
 
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.checkpoints.hf_fields import hf_fields
+from draftline.models.checkpoints.write_file import write_file
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import weight_shapes
@@ -98,9 +99,8 @@ def write_draft_folder(
     }
     folder.mkdir(parents=True, exist_ok=True)
     saved = {name: value.to(device="cpu", dtype=torch.bfloat16).contiguous() for name, value in weights.items()}
-    # Not save_file: only the owner may read its file.
-    (folder / "model.safetensors").write_bytes(save(saved, metadata={"format": "pt"}))
-    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+    write_file(folder / "config.json", (json.dumps(fields, indent=2) + "\n").encode())
+    write_file(folder / "model.safetensors", save(saved, metadata={"format": "pt"}))
 
 
 class SharingCheckpoint(Checkpoint):

@@ -11,6 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from draftline.models.checkpoints.hf_fields import hf_fields
+from draftline.models.checkpoints.write_file import write_file
 from draftline.models.heads.config import PARALLEL_DRAFTS, HeadConfig, head_shapes
 from draftline.quant.fp8 import fp8_rows
 
@@ -75,6 +76,5 @@ def write_head_folder(
     named["d2t"] = ids - torch.arange(len(ids))
     named["t2d"] = torch.zeros(config.layer.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)
     folder.mkdir(parents=True, exist_ok=True)
-    # Not save_file: only the owner may read its file.
-    (folder / "model.safetensors").write_bytes(save(named, metadata={"format": "pt"}))
-    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+    write_file(folder / "config.json", (json.dumps(fields, indent=2) + "\n").encode())
+    write_file(folder / "model.safetensors", save(named, metadata={"format": "pt"}))

@@ -185,6 +185,40 @@ def test_what_makes_no_sense_is_one_line(target: Path, tmp_path: Path) -> None:
     assert (result.exit_code, "draft: cannot be created: " in result.stderr) == (2, True), result.output
 
 
+@pytest.mark.parametrize("kind", ["model", "eagle3"])
+def test_a_folder_of_another_model_is_left_as_it_is(target: Path, tmp_path: Path, kind: str) -> None:
+    """Above all the target's own."""
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    result = run(target, *small(target), "--kind", kind)
+    [line] = result.stderr.splitlines()
+    assert (result.exit_code, f"{target}: has another model's config.json" in line) == (2, True), result.output
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+
+    trained, other = tmp_path / "trained", {"model": "eagle3", "eagle3": "parallel"}[kind]
+    trained.mkdir()
+    (trained / "config.json").write_text("{}")
+    (trained / "training.json").write_text(json.dumps({"training": {"kind": other}}))
+    result = run(trained, *small(target), "--kind", kind)
+    assert (result.exit_code, f"trained: has a training of --kind {other}" in result.stderr) == (2, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("model", "model.safetensors"), ("eagle3", "model.safetensors"), ("eagle3", "training-state.pt")],
+)
+def test_a_full_disk_is_one_line(target: Path, trained: Trained, tmp_path: Path, kind: str, name: str) -> None:
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    (draft / f"{name}.unfinished").symlink_to("/dev/full")
+    result = run(draft, *small(target), "--samples", trained.answers, "--kind", kind, "--epochs", 1)
+    expected = f"{draft / name}: cannot be written: No space left on device"
+    assert (result.exit_code, expected in result.stderr) == (2, True), result.output
+    assert not (draft / name).exists()
+    # The same command begins again once there is room.
+    again = run(draft, *small(target), "--samples", trained.answers, "--kind", kind, "--epochs", 1)
+    assert (again.exit_code, (draft / name).exists()) == (0, True), again.output
+
+
 def test_a_target_without_held_out_answers_is_refused(target: Path, tmp_path: Path) -> None:
     answers = tmp_path / "answers.npz"
     Samples.of([Sample(np.zeros(700, np.int32), 2, Kind.GENERAL, split) for split in (Split.TRAIN, Split.REPORT)]).save(
