@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from draftline.models.checkpoints.write_file import write_file
+
 MAX_PERIOD = 64
 """Tokens of the longest repetition that `ends_in_loop` finds."""
 
 _LOOP_REPEATS = 3
 _LOOP_TOKENS = 24
+
+_ARRAYS = {"tokens": 1, "lengths": 1, "prompt_lens": 1, "labels": 2}
+"""The arrays of a file, and their dimensions."""
 
 
 class Kind(enum.IntEnum):
@@ -121,10 +127,9 @@ class Samples(Sequence[Sample]):
             "prompt_lens": self._prompt_lens,
             "labels": self._labels,
         }
-        unfinished = path.with_name(f"{path.name}.unfinished")
-        with unfinished.open("wb") as file:  # given a name, numpy would add a suffix
-            np.savez(file, allow_pickle=False, **arrays)
-        unfinished.replace(path)
+        content = io.BytesIO()
+        np.savez(content, allow_pickle=False, **arrays)
+        write_file(path, content.getvalue())
 
     @classmethod
     def load(cls, path: Path) -> Samples:
@@ -134,11 +139,18 @@ class Samples(Sequence[Sample]):
             ValueError: the file is not a valid file of samples. The message names it.
         """
         try:
-            with np.load(path) as arrays:
-                tokens, lengths = arrays["tokens"].astype(np.int32), arrays["lengths"]
-                prompt_lens, labels = arrays["prompt_lens"], arrays["labels"]
-        except (OSError, ValueError, KeyError, EOFError, AttributeError) as error:
+            with np.load(io.BytesIO(path.read_bytes())) as arrays:
+                tokens, lengths, prompt_lens, labels = (arrays[name] for name in _ARRAYS)
+        except Exception as error:  # a damaged file fails in many ways
             raise ValueError(f"{path} is not a file of samples: {error}") from error
+        for name, array in zip(_ARRAYS, (tokens, lengths, prompt_lens, labels), strict=True):
+            if array.dtype.kind not in "iu" or array.ndim != _ARRAYS[name]:
+                raise ValueError(
+                    f"{path} is not a file of samples: {name} are {array.dtype} in {array.ndim} dimensions"
+                )
+        outside = tokens[(tokens < 0) | (tokens > np.iinfo(np.int32).max)]
+        if len(outside):
+            raise ValueError(f"{path} is not a file of samples: it has token {outside[0]}")
         counts = {len(lengths), len(prompt_lens), len(labels)}
         if len(counts) != 1 or lengths.sum(dtype=np.int64) != len(tokens):
             raise ValueError(f"{path} is not a file of samples: the sizes of its arrays contradict one another")
@@ -150,7 +162,7 @@ class Samples(Sequence[Sample]):
             or not (np.isin(labels[:, 0], list(Kind)) & np.isin(labels[:, 1], list(Split))).all()
         ):
             raise ValueError(f"{path} is not a file of samples: a label is no kind and split")
-        return cls(tokens, lengths, prompt_lens, labels)
+        return cls(tokens.astype(np.int32), lengths, prompt_lens, labels)
 
 
 def ends_in_loop(tokens: npt.NDArray[np.int32]) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 import torch.nn.functional as F
@@ -241,6 +242,41 @@ def test_a_damaged_file_of_samples_is_a_value_error(tmp_path: Path, content: byt
     else:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=r"samples\.npz is not a file of samples"):
+        Samples.load(path)
+
+
+def test_a_file_of_samples_that_is_cut_off_is_a_value_error(tmp_path: Path) -> None:
+    whole, path = tmp_path / "whole.npz", tmp_path / "samples.npz"
+    Samples.of(some_samples(3)).save(whole)
+    content = whole.read_bytes()
+    for end in range(0, len(content), 50):
+        path.write_bytes(content[:end])
+        with pytest.raises(ValueError, match=r"samples\.npz is not a file of samples"):
+            Samples.load(path)
+    with path.open("wb") as file:
+        np.save(file, np.arange(3))
+    with pytest.raises(ValueError, match=r"samples\.npz is not a file of samples"):
+        Samples.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("tokens", lambda array: array + 0.5, "tokens are float64 in 1 dimensions"),
+        ("tokens", lambda array: array.reshape(-1, 1), "tokens are .* in 2 dimensions"),
+        ("tokens", lambda array: array.astype(np.int64) + 2**32, "it has token 42949"),
+        ("tokens", lambda array: -1 - array.astype(np.int64), "it has token -"),
+        ("lengths", lambda array: array.sum(), "lengths are int64 in 0 dimensions"),
+    ],
+)
+def test_arrays_that_are_no_samples_are_named(
+    tmp_path: Path, name: str, change: Callable[[npt.NDArray[np.int32]], object], reason: str
+) -> None:
+    path = tmp_path / "samples.npz"
+    Samples.of(some_samples(3)).save(path)
+    with np.load(path) as arrays:
+        np.savez(path, **{**arrays, name: change(arrays[name])})
+    with pytest.raises(ValueError, match=rf"samples\.npz is not a file of samples: {reason}"):
         Samples.load(path)
 
 
