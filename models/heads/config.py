@@ -93,12 +93,15 @@ def head_config(values: Mapping[str, object], where: str, target: ModelConfig) -
         raise hf.error("target_hidden_size", f"{size}, but the target's hidden_size is {target.hidden_size}")
     if layer.vocab_size != target.vocab_size:
         raise fields.error("vocab_size", f"{layer.vocab_size}, but the target's vocabulary has {target.vocab_size}")
+    drafted = hf.integer("draft_vocab_size", layer.vocab_size)
+    if drafted > layer.vocab_size:
+        raise hf.error("draft_vocab_size", f"{drafted}, but the target's vocabulary has {layer.vocab_size}")
     inner = hf.section("eagle_config") or HfConfig({}, where)
     if not inner.flag("use_aux_hidden_state", True):
         raise inner.error("use_aux_hidden_state", "false is not supported; heads read hidden states of several layers")
     return HeadConfig(
         layer=replace(layer, max_positions=target.max_positions),
-        draft_vocab_size=hf.integer("draft_vocab_size", layer.vocab_size),
+        draft_vocab_size=drafted,
         target_hidden_size=size,
         target_layers=_target_layers(hf, inner, target.num_layers),
         parallel_drafts=parallel,

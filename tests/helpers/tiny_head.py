@@ -48,7 +48,7 @@ def head_fields(target: ModelConfig = CONFIG, **fields: Any) -> Fields:
         "max_position_embeddings": 64,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10_000.0,
-        "draft_vocab_size": 100,
+        "draft_vocab_size": min(100, target.vocab_size),
         "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
     } | fields
 

@@ -122,6 +122,10 @@ def test_other_models_are_no_heads(tmp_path: Path) -> None:
 
 WRONG_FIELDS: dict[str, tuple[Fields, str]] = {
     "another vocabulary": ({"vocab_size": 60}, r"config\.json: vocab_size: 60, but the target's vocabulary has 61"),
+    "more tokens than there are": (
+        {"draft_vocab_size": 10**12},
+        "draft_vocab_size: 1000000000000, but the target's vocabulary has 61",
+    ),
     "another width": ({"target_hidden_size": 32}, "target_hidden_size: 32, but the target's hidden_size is 24"),
     "several layers": ({"num_hidden_layers": 2}, "num_hidden_layers: 2 is not supported for heads; 1 is"),
     "another family": ({"model_type": "mixtral"}, "model_type: 'mixtral' is not supported for heads"),
