@@ -38,6 +38,7 @@ import grpc.aio
 import torch
 from attacks.run import Round, chosen, report, run_attacks, run_crowd
 from attacks.soak import Clients, Soak, inject_faults, requests, tokens_of
+from common.arguments import positive_int
 
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.build import build_core
@@ -125,9 +126,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    parser.add_argument("--requests", type=int, default=2000, help="clients in all (default: 2000)")
-    parser.add_argument("--kinds", type=int, default=32, help="different requests (default: 32)")
-    parser.add_argument("--concurrency", type=int, default=40, help="clients at a time (default: 40)")
+    parser.add_argument("--requests", type=positive_int, default=2000, help="clients in all (default: 2000)")
+    parser.add_argument("--kinds", type=positive_int, default=32, help="different requests (default: 32)")
+    parser.add_argument("--concurrency", type=positive_int, default=40, help="clients at a time (default: 40)")
     parser.add_argument("--faults", type=float, default=0.02, help="the share of steps that fail (default: 0.02)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of clients and faults (default: 0)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, … (default: a GPU if there is one)")

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common.arguments import positive_int
 from common.compile_time import BeginningCompiler, processor_s
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
@@ -335,10 +336,10 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
     )
     parser.add_argument("--model", default="smollm2", help="a checkpoint (default: smollm2)")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--rows", type=int, default=64, help="requests in a batch (default: 64)")
-    parser.add_argument("--prompt-len", type=int, default=128, help="tokens of each prompt (default: 128)")
-    parser.add_argument("--output-len", type=int, default=256, help="tokens of each output (default: 256)")
-    parser.add_argument("--rounds", type=int, default=3, help="timed rounds (default: 3)")
+    parser.add_argument("--rows", type=positive_int, default=64, help="requests in a batch (default: 64)")
+    parser.add_argument("--prompt-len", type=positive_int, default=128, help="tokens of each prompt (default: 128)")
+    parser.add_argument("--output-len", type=positive_int, default=256, help="tokens of each output (default: 256)")
+    parser.add_argument("--rounds", type=positive_int, default=3, help="timed rounds (default: 3)")
     parser.add_argument(
         "--sections", help="comma-separated, of mask, rate, tools and steps (default: all that --shape allows)"
     )

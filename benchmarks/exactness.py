@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
+from common.arguments import positive_int
+from common.settings import engine_options
 from rich.console import Console
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
@@ -61,8 +62,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--questions", type=Path, help="a question file of Spec-Bench (default: texts of the benchmark)"
     )
-    parser.add_argument("--limit", type=int, help="the number of questions (default: all; 64 without a file)")
-    parser.add_argument("--max-tokens", type=int, default=128, help="longest answer (default: 128)")
+    parser.add_argument("--limit", type=positive_int, help="the number of questions (default: all; 64 without a file)")
+    parser.add_argument("--max-tokens", type=positive_int, default=128, help="longest answer (default: 128)")
     parser.add_argument("--dtype", default="auto", help="comma-separated (default: auto)")
     parser.add_argument("--quantization", default="auto", help="comma-separated: auto, fp8, int8 (default: auto)")
     parser.add_argument("--kv-cache-dtype", default="auto", help="comma-separated: auto, bfloat16, fp8, int8")
@@ -76,8 +77,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     for name in _names(arguments.suites):
         if name not in SUITES:
             parser.error(f"--suites {name}: not one of {', '.join(SUITES)}")
-    if arguments.limit is not None and arguments.limit < 1:
-        parser.error(f"--limit {arguments.limit}: at least one question is needed")
     if arguments.draft_shape and not arguments.shape:
         parser.error("--draft-shape: random weights are for --shape only")
     if arguments.questions and arguments.shape:
@@ -101,12 +100,7 @@ def _common(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
         draft_model = arguments.draft_model
         if arguments.draft_shape is not None:
             draft_model = _shape(arguments.draft_shape, folder / "draft")
-    for setting in arguments.set:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise ValueError(f"--set {setting}: expected OPTION=VALUE")
-        common[name] = yaml.safe_load(value)
-    return common, draft_model
+    return common | engine_options(arguments.set), draft_model
 
 
 def _prompts(arguments: argparse.Namespace) -> list[Prompt]:
@@ -141,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     conditions = asdict(Conditions.now(torch.device(engine.info.device)))
                     line = conditions | {
                         "command": command,
-                        "model": arguments.shape or arguments.model,
+                        "model": arguments.shape or common["model"],
                         "draft_model": arguments.draft_shape or draft_model,
                         **chosen,
                         "dtype": engine.info.dtype,

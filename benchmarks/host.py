@@ -31,6 +31,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common.arguments import positive_int
 from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
@@ -325,11 +326,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--variants", default=",".join(_ALL), help=f"comma-separated, of {', '.join(_ALL)} (default: all)"
     )
-    parser.add_argument("--best-of", type=int, default=5, metavar="N", help=f"rounds of {WINDOW} steps (default: 5)")
+    parser.add_argument(
+        "--best-of", type=positive_int, default=5, metavar="N", help=f"rounds of {WINDOW} steps (default: 5)"
+    )
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
-    if arguments.best_of < 1:
-        parser.error(f"--best-of {arguments.best_of}: at least one round is needed")
     try:
         arguments.rows = [int(rows) for rows in arguments.rows.split(",")]
     except ValueError:

@@ -27,6 +27,7 @@ import grpc
 import torch
 import uvloop
 import yaml
+from common.arguments import positive_int
 from common.settings import engine_options
 from load.sse import measure_sse
 from load.streams import measure_streams, offline, streams_workload
@@ -208,18 +209,20 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workloads", help=f"comma-separated, of {names}, or all (default: baseline; all on a GPU)")
     parser.add_argument("--preset", choices=("small", "medium", "large"), default="medium", help="(default: medium)")
     parser.add_argument("--clients", default=CLIENTS, help=f"of the workload {LOAD} (default: {CLIENTS})")
-    parser.add_argument("--repeats", type=int, default=1, help="runs of each workload; several show noise (default: 1)")
     parser.add_argument(
-        "--streams", type=int, help="instead: compare this many concurrent streams with offline throughput"
+        "--repeats", type=positive_int, default=1, help="runs of each workload; several show noise (default: 1)"
+    )
+    parser.add_argument(
+        "--streams", type=positive_int, help="instead: compare this many concurrent streams with offline throughput"
     )
     parser.add_argument("--http", action="store_true", help="also send the --streams over HTTP, as SSE streams")
     parser.add_argument(
-        "--prompt-len", type=int, default=128, help="prompt tokens of each of the --streams (default: 128)"
+        "--prompt-len", type=positive_int, default=128, help="prompt tokens of each of the --streams (default: 128)"
     )
     parser.add_argument(
-        "--output-len", type=int, default=256, help="output tokens of each of the --streams (default: 256)"
+        "--output-len", type=positive_int, default=256, help="output tokens of each of the --streams (default: 256)"
     )
-    parser.add_argument("--best-of", type=int, default=2, help="rounds of --streams (default: 2)")
+    parser.add_argument("--best-of", type=positive_int, default=2, help="rounds of --streams (default: 2)")
     parser.add_argument("--ttft-limit", type=float, default=1.0, help="seconds, for goodput (default: 1)")
     parser.add_argument("--tpot-limit", type=float, default=0.05, help="seconds, for goodput (default: 0.05)")
     parser.add_argument(

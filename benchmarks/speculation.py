@@ -34,7 +34,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
+from common.arguments import positive_int, positive_ints
+from common.settings import engine_options
 from drafts.plot import plot
 from rich.console import Console
 
@@ -59,7 +60,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", choices=["spec-bench", "extraction", "random"], default="spec-bench")
     parser.add_argument("--path", type=Path, help="the question file of Spec-Bench")
-    parser.add_argument("--limit", type=int, help="the number of questions (default: all; for extraction 64)")
+    parser.add_argument("--limit", type=positive_int, help="the number of questions (default: all; for extraction 64)")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
     source.add_argument("--shape", help="random weights in the shape of this model, or of a config.json")
@@ -67,9 +68,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--acceptance-length", type=float, help="for random: the mean number of tokens that a verify step decides"
     )
-    parser.add_argument("--concurrency", default="1,4,8", help="comma-separated (default: 1,4,8)")
-    parser.add_argument("--max-tokens", type=int, default=128, help="longest answer (default: 128)")
-    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds; medians count (default: 5)")
+    parser.add_argument("--concurrency", type=positive_ints, default="1,4,8", help="comma-separated (default: 1,4,8)")
+    parser.add_argument("--max-tokens", type=positive_int, default=128, help="longest answer (default: 128)")
+    parser.add_argument("--rounds", type=positive_int, default=5, help="alternating rounds; medians count (default: 5)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="OPTION=VALUE",
         help="an option of EngineConfig; options that begin with draft apply to the drafting engine only; repeatable",
@@ -101,14 +102,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _options(settings: Sequence[str]) -> dict[str, Any]:
-    return {name: yaml.safe_load(value) for name, _, value in (setting.partition("=") for setting in settings)}
-
-
 def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[EngineConfig, list[EngineConfig]]:
     """The configurations of the engine that never drafts, and of those that draft."""
-    options = _options(arguments.set)
-    max_concurrency = max(map(int, arguments.concurrency.split(",")))
+    options = engine_options(arguments.set)
+    max_concurrency = max(arguments.concurrency)
     common: dict[str, Any] = {"model": arguments.model, "prefix_caching": False, "max_num_seqs": max_concurrency}
     drafting: dict[str, Any] = {}
     if arguments.shape is not None:
@@ -121,7 +118,9 @@ def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[Engine
         common["kv_cache_memory_gib"] = 8  # two engines share the device
     common |= {name: value for name, value in options.items() if not name.startswith("draft")}
     drafting |= {name: value for name, value in options.items() if name.startswith("draft")}
-    contenders = [drafting | _options(one.split(",")) for one in arguments.contender or ()] or [drafting]
+    contenders = [drafting | engine_options(one.split(","), "--contender") for one in arguments.contender or ()] or [
+        drafting
+    ]
     configs = []
     for one in contenders:
         given = common | ({"drafter": "ngram"} if not one.keys() & {"drafter", "draft_model"} else {}) | one
@@ -178,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             plain = engines.enter_context(running(without, arguments.engine_process))
             drafting = [engines.enter_context(running(config, arguments.engine_process)) for config in configs]
             conditions = Conditions.now(torch.device(plain.info.device))
-            for concurrency in map(int, arguments.concurrency.split(",")):
+            for concurrency in arguments.concurrency:
                 for about, requests in _requests(arguments, concurrency, plain.info.config.vocab_size):
                     found = measure_all(plain, drafting, requests, concurrency, arguments.rounds)
                     for config, measured in zip(configs, found, strict=True):
@@ -186,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                             "date": conditions.date,
                             "machine": conditions.machine,
                             "commit": conditions.commit,
-                            "model": arguments.shape or arguments.model,
+                            "model": arguments.shape or without.model,
                             "draft_model": arguments.draft_shape or config.draft_model,
                             "dataset": arguments.dataset,
                             "synthetic": config.synthetic_acceptance is not None,

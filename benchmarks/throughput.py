@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 import torch
+from common.arguments import positive_int
 from common.settings import engine_options
 from rich.console import Console
 
@@ -48,7 +49,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--workloads",
         help=f"comma-separated, of {', '.join(WORKLOADS)} (default: those for the device)",
     )
-    parser.add_argument("--best-of", type=int, default=3, metavar="N", help="rounds (default: 3)")
+    parser.add_argument("--best-of", type=positive_int, default=3, metavar="N", help="rounds (default: 3)")
     parser.add_argument("--dtype", default="auto", help="dtypes of Draftline, comma-separated (default: auto)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
     parser.add_argument(
@@ -69,8 +70,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
-    if arguments.best_of < 1:
-        parser.error(f"--best-of {arguments.best_of}: at least one round is needed")
     if not _names(arguments.dtype):
         parser.error(f"--dtype {arguments.dtype!r}: names no dtype")
     for name in _names(arguments.compare):

@@ -158,7 +158,7 @@ def test_a_run_without_a_preemption_fails(shape: str, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--suites", "greedy,odd"], "--suites odd"),
-        (["--limit", "0"], "at least one question"),
+        (["--limit", "0"], "--limit: '0' is no whole number of at least 1"),
         (["--draft-shape", "llama-3.2-1b"], "--draft-shape"),
         (["--shape", "llama-3.2-1b", "--questions", "q.jsonl"], "--questions"),
     ],

@@ -75,7 +75,7 @@ def test_the_command_writes_a_line_for_each_variant_and_number_of_rows(
         ("--rows", "1,x", "not a comma-separated list of numbers"),
         ("--rows", "0", "at least one row"),
         ("--variants", "plain,fast", "fast: not one of plain"),
-        ("--best-of", "0", "at least one round"),
+        ("--best-of", "0", "no whole number of at least 1"),
     ],
 )
 def test_invalid_arguments_are_rejected(

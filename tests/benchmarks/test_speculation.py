@@ -56,6 +56,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_spec_bench(tmp_path / "none.jsonl", None)
 
 
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.touch()
+    with pytest.raises(ValueError, match=r"q\.jsonl: has no question"):
+        read_spec_bench(path, None)
+
+
 def test_generated_prompts_are_deterministic() -> None:
     assert extraction(4) == extraction(4)
     assert len({question.text for question in extraction(20)}) > 15
@@ -104,6 +111,9 @@ def test_a_gain_is_claimed_only_beyond_noise_and_with_drafts() -> None:
         (["--dataset", "spec-bench"], "--path"),
         (["--dataset", "random"], "--acceptance-length"),
         (["--dataset", "extraction", "--shape", "smollm2-135m"], "random weights"),
+        (["--rounds", "0"], "--rounds: '0' is no whole number of at least 1"),
+        (["--limit", "-1"], "--limit: '-1' is no whole number of at least 1"),
+        (["--concurrency", "1,0"], "--concurrency: '0' is no whole number of at least 1"),
     ],
 )
 def test_invalid_arguments_are_rejected(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -242,7 +242,7 @@ def test_a_bad_argument_is_one_message(arguments: list[str], message: str) -> No
     [
         (["--compare", "transformers,ollama"], "--compare ollama: not one of transformers, llama.cpp"),
         (["--dtype", ","], "--dtype ',': names no dtype"),
-        (["--best-of", "0"], "at least one round"),
+        (["--best-of", "0"], "--best-of: '0' is no whole number of at least 1"),
     ],
 )
 def test_invalid_lists_are_rejected_before_a_model_is_loaded(

@@ -41,6 +41,8 @@ def read_spec_bench(path: Path, limit: int | None) -> list[SpecBenchQuestion]:
             questions.append(SpecBenchQuestion(fields["category"], fields["turns"][0]))
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise ValueError(f"{path}:{number}: not a question of Spec-Bench: {error!r}") from error
+    if not questions:
+        raise ValueError(f"{path}: has no question")
     if limit is None or limit >= len(questions):
         return questions
     return [questions[i * len(questions) // limit] for i in range(limit)]
