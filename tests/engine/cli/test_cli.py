@@ -19,12 +19,12 @@ from fake_cli import start_engine
 from fake_engine import FakeEngine
 from patience import PATIENCE_S
 from pydantic import BaseModel
+from serving_command import assert_serves
 from typer.core import TyperOption
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import draftline
-from draftline import Client
 from draftline.engine.cli import app, main
 from draftline.engine.cli.chat import with_recommended
 from draftline.engine.cli.serve import LISTENING, READY
@@ -603,16 +603,9 @@ def test_output_that_cannot_be_written_is_an_error_in_one_line(arguments: tuple[
 
 
 def test_a_server_serves_on_where_its_output_cannot_be_written() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    with Path("/dev/full").open("w") as full:
-        server = subprocess.Popen(
-            [sys.executable, str(FAKE_CLI), "serve", "--port", port], stdout=full, stderr=subprocess.PIPE, text=True
-        )
-    with Client(f"127.0.0.1:{port}") as client:
-        [output] = client.generate(["abc"], SamplingParams(max_tokens=4), timeout=PATIENCE_S)
-    assert output.outputs[0].text == "abca"
-    server.send_signal(signal.SIGTERM)
-    _, err = server.communicate(timeout=PATIENCE_S)
-    assert server.returncode == 0
-    assert "Traceback" not in err
+    def start(port: int) -> subprocess.Popen[str]:
+        command = [sys.executable, str(FAKE_CLI), "serve", "--port", str(port)]
+        with Path("/dev/full").open("w") as full:
+            return subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True)
+
+    assert_serves(start)

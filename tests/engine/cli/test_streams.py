@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE_S
-
-from draftline.engine.client.sync_client import Client
-from draftline.engine.params import SamplingParams
+from serving_command import assert_serves
 
 FAKE_CLI = Path(__file__).parents[2] / "helpers" / "fake_cli.py"
 TEXT = "Zürich — 😀"
@@ -42,18 +37,13 @@ def test_closed_standard_error_takes_no_message() -> None:
 @pytest.mark.parametrize("log_format", [pytest.param("text", marks=pytest.mark.slow), "json"])
 def test_a_server_serves_without_standard_streams(streams: str, log_format: str) -> None:
     """As one that a program without a terminal starts. What it opens must not take their place."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     pipe = subprocess.PIPE
-    command = shell(f"serve --port {port} --log-format {log_format} {streams}")
-    server = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-    with Client(f"127.0.0.1:{port}") as client:
-        [output] = client.generate(["abc"], SamplingParams(max_tokens=4), timeout=PATIENCE_S)
-    assert output.outputs[0].text == "abca"
-    server.send_signal(signal.SIGTERM)
-    _, err = server.communicate(timeout=PATIENCE_S)
-    assert server.returncode == 0
-    assert "Traceback" not in err
+
+    def start(port: int) -> subprocess.Popen[str]:
+        command = shell(f"serve --port {port} --log-format {log_format} {streams}")
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    assert_serves(start)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
