@@ -67,7 +67,6 @@ class Core:
         backlog: the requests that have not run yet. Other threads may read its counts.
         profiler: records its steps.
         now: the clock, in seconds. Any thread may read it.
-        kernels_compiling: how many kernels are compiled beside the steps. Any thread may ask.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class Core:
         self._budget = budget
         self._stats = StepStats(info, work, clock())
         self._step_log = step_log
-        self.kernels_compiling = kernels_compiling
+        self._kernels_compiling = kernels_compiling
         self.profiler = runner.profiler
         self.backlog = Backlog()
         self._policy = policy
@@ -217,8 +216,8 @@ class Core:
             request.sink([(request_id, Failed(error))])
 
     def stats(self) -> EngineStats:
-        """The engine's state now."""
-        return self._stats.of_engine(self._scheduler.stats(), self.backlog, self.kernels_compiling())
+        """The engine's state now. Any thread may ask; the numbers may then be a step apart."""
+        return self._stats.of_engine(self._scheduler.stats(), self.backlog, self._kernels_compiling())
 
     def flush_prefix_cache(self) -> int:
         """Free the blocks that no sequence holds, and forget what drafters remember of earlier texts.

@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -66,7 +65,6 @@ class ThreadedEngine(EngineClient):
         self._displaced: set[str] = set()
         self._cancels: deque[str] = deque()
         self._commands: deque[Callable[[], None]] = deque()
-        self._stats = core.stats()
         self._stopping = False
         self._lost = self._ended = False
         self._thread = threading.Thread(target=self._loop, name="draftline-step", daemon=True)
@@ -116,9 +114,8 @@ class ThreadedEngine(EngineClient):
 
     @override
     def stats(self) -> EngineStats:
-        """The engine's state after its last step, or after later work between two steps, and the kernels that compile now."""
-        stats, compiling = self._stats, self._core.kernels_compiling()
-        return stats if stats.kernels_compiling == compiling else replace(stats, kernels_compiling=compiling)
+        """The engine's state now. Numbers may be a step apart."""
+        return self._core.stats()
 
     @override
     def flush_prefix_cache(self) -> Future[int]:
@@ -227,7 +224,6 @@ class ThreadedEngine(EngineClient):
                 logger.critical("the engine stopped", exc_info=True)
                 self._end_after(error)
                 return
-            self._stats = self._core.stats()
         self._end(EngineStoppedError("the engine stopped before the request was finished"), None)
 
     def _end_after(self, error: Exception) -> None:
@@ -268,7 +264,7 @@ class ThreadedEngine(EngineClient):
             return not self._stopping
 
     def _between_steps(self, work: Callable[[], _T]) -> Future[_T]:
-        """Run ``work`` on the step thread, between two steps. The statistics show its effect before the future is done."""
+        """Run ``work`` on the step thread, between two steps."""
         done: Future[_T] = Future()
 
         def command() -> None:
@@ -278,7 +274,6 @@ class ThreadedEngine(EngineClient):
                 except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
                     done.set_exception(error)
                 else:
-                    self._stats = self._core.stats()
                     done.set_result(result)
 
         with self._wake:

@@ -100,12 +100,12 @@ class _Outbox:
             # Replies are taken first: then all updates that precede `Stopped` are in `updates`.
             others = [self._others.popleft() for _ in range(len(self._others))]
             updates = [self._updates.popleft() for _ in range(len(self._updates))]
-            stats, now = engine.stats(), time.monotonic()
-            stats_due = now - sent_at >= _STATS_S and stats != sent
-            if updates or stats_due:
-                self._send(Updates.of(updates, stats if stats_due else None))
-            if stats_due:
-                sent, sent_at = stats, now
+            stats, now = None, time.monotonic()
+            if now - sent_at >= _STATS_S:
+                sent_at, before, sent = now, sent, engine.stats()
+                stats = None if sent == before else sent
+            if updates or stats is not None:
+                self._send(Updates.of(updates, stats))
             if self._cache is not None:
                 everything, events = self._cache.take_events()
                 if everything or events:

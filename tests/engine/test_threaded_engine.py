@@ -69,10 +69,9 @@ class BrokenCore:
             request.sink([(request.request_id, Failed(error))])
 
     def stats(self) -> EngineStats:
-        return EngineStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-
-    def kernels_compiling(self) -> int:
-        return self.compiling.pop(0) if self.compiling else 0
+        return EngineStats(
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, kernels_compiling=self.compiling.pop(0) if self.compiling else 0
+        )
 
 
 def start(core: BrokenCore | None = None) -> ThreadedEngine:
