@@ -26,17 +26,18 @@ _OUTPUT_TOKENS = 64.0
 _OUTPUT_MEMORY = 0.95
 """Decay of the mean length of outputs."""
 
-_CHOICE_SHARE = 0.02
+_CHOICE_SHARE = 0.01
 """The share of the steps' time that choices of their drafts may take. The host often has less time than a small model's step."""
 
-_MAX_STEPS = 32
+_MAX_STEPS = 64
 """The most steps for which a choice stands, however long it takes."""
 
 _CHOICE_MEMORY = 0.8
 """Decay of the mean duration of choices."""
 
 _LEARNED_ROWS = 16
-"""About so many sequences of a step teach what drafts are right. All of many would take the host long, and tell hardly more."""
+"""About so many sequences of a step teach what drafts are right, where there are more in every other step only. All of them would
+take the host long, and tell hardly more."""
 
 
 def nothing_lacking(sequence: Sequence) -> int:
@@ -160,7 +161,9 @@ class AdaptiveDrafting(DraftPolicy):
     def observe(self, verified: Seq[Verified]) -> None:
         every = 1 + len(verified) // _LEARNED_ROWS
         self._turn += 1
-        some = verified[self._turn % every :: every]
+        if every > 1 and self._turn % 2:
+            return
+        some = verified[self._turn // 2 % every :: every]
         rows = [(self._acceptance(one), drafted, right) for one, drafted, right in some if not one.finished]
         self._budgets.observe(rows)
 

@@ -61,7 +61,7 @@ def test_adaptive_drafts_follow_acceptance_and_requests_have_their_own_way() -> 
     assert drafting.draft_len(two) == 0
 
 
-@pytest.mark.parametrize(("seconds", "stands"), [(0.0, 4), (0.39, 20), (9.0, 32)])
+@pytest.mark.parametrize(("seconds", "stands"), [(0.0, 4), (0.39, 39), (9.0, 64)])
 def test_a_choice_that_takes_long_stands_for_more_steps(seconds: float, stands: int) -> None:
     now, begun, chosen_at = 0.0, 0, []
 
