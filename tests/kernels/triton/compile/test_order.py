@@ -55,20 +55,21 @@ ATTENTION = {
 _SCRIPT = """
 import json
 import sys
-from draftline.kernels.triton.compile.aot import collect, compiled
+from compiled_text import text_of
+from draftline.kernels.triton.compile.aot import collect
 from draftline.kernels.triton.compile.aot_cases import CASES, OPS
 
 def code(case, kernel, constants, steps):
     for launch in collect({case: CASES[case]}, OPS[90]):
         if launch.kernel == kernel and constants.items() <= dict(launch.constants).items():
             if dict(launch.constants).get("K", 4096) in (4096, steps):
-                return compiled(launch, 90).asm["ttgir"]
+                return text_of(launch, "ttgir")
     raise LookupError(f"{case} launches no such {kernel}")
 
 def one_tile():
     for launch in collect({"one-tile": CASES["one-tile"]}, OPS[90]):
         if launch.kernel == "_gemm_m16_kernel":
-            yield compiled(launch, 90).asm["ttir"]
+            yield text_of(launch, "ttir")
 
 print(json.dumps({
     "one_tile": list(one_tile()),

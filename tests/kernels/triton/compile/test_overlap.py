@@ -11,7 +11,8 @@ pytestmark = pytest.mark.long
 
 _SCRIPT = """
 import json
-from draftline.kernels.triton.compile.aot import collect, compiled
+from compiled_text import text_of
+from draftline.kernels.triton.compile.aot import collect
 from draftline.kernels.triton.compile.aot_cases import CASES, OPS
 
 KERNELS = "_gather_kernel", "_gather_drafts_kernel", "_move_rows_kernel"
@@ -25,7 +26,7 @@ for launch in collect({"pair": CASES["llama-8b-pair"]}, OPS[90]):
 for case in "smollm2-135m-one", "qwen3-0.6b-one", "llama-8b-one":
     for launch in collect({case: CASES[case]}, OPS[90]):
         chosen.setdefault(f"{case} {launch.kernel}", launch)
-print(json.dumps({kernel: compiled(launch, 90).asm["ptx"] for kernel, launch in chosen.items()}))
+print(json.dumps({kernel: text_of(launch, "ptx") for kernel, launch in chosen.items()}))
 """
 
 
