@@ -107,6 +107,9 @@ _CHANGES = 0.01**2, 0.001**2, 0.02**2
 _MAX_OFF = math.log(1.5)
 """A step that takes longer than expected counts as if it took this much longer: something else may have disturbed it."""
 
+_ALL_OF_FIRST, _LATER_EVERY = 16, 3
+"""Of steps that all have drafts, or all none, the first so many teach, and later one in so many: the host has little time."""
+
 _MIN_RATIO = 1e-3
 """A coarse clock may see no time at all pass."""
 
@@ -130,6 +133,7 @@ class Pace:
         self._factors = [0.0, 0.0, 0.0]
         self._covariance = [[_AT_FIRST[row] * (row == column) for column in range(3)] for row in range(3)]
         self._drafting = False  # in the step before
+        self._alike = 0  # steps since that changed
 
     @property
     def with_drafts(self) -> float:
@@ -147,7 +151,10 @@ class Pace:
             prompts: what its prompts were expected to take.
         """
         if drafting is not self._drafting:
-            self._drafting = drafting
+            self._drafting, self._alike = drafting, 0
+            return
+        self._alike += 1
+        if self._alike > _ALL_OF_FIRST and self._alike % _LATER_EVERY:
             return
         of_all, of_drafting, of_prompts = [math.exp(factor) for factor in self._factors]
         decodes *= of_all * (of_drafting if drafting else 1.0)

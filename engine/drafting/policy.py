@@ -36,8 +36,10 @@ _CHOICE_MEMORY = 0.8
 """Decay of the mean duration of choices."""
 
 _LEARNED_ROWS = 16
-"""About so many sequences of a step teach what drafts are right, where there are more in every other step only. All of them would
-take the host long, and tell hardly more."""
+"""About so many sequences of a step teach what drafts are right. All of many would take the host long, and tell hardly more."""
+
+_TAUGHT_EVERY = 3
+"""Where there are more sequences than teach, only one step in so many does."""
 
 
 def nothing_lacking(sequence: Sequence) -> int:
@@ -161,9 +163,9 @@ class AdaptiveDrafting(DraftPolicy):
     def observe(self, verified: Seq[Verified]) -> None:
         every = 1 + len(verified) // _LEARNED_ROWS
         self._turn += 1
-        if every > 1 and self._turn % 2:
+        if every > 1 and self._turn % _TAUGHT_EVERY:
             return
-        some = verified[self._turn // 2 % every :: every]
+        some = verified[self._turn // _TAUGHT_EVERY % every :: every]
         rows = [(self._acceptance(one), drafted, right) for one, drafted, right in some if not one.finished]
         self._budgets.observe(rows)
 
