@@ -98,17 +98,8 @@ def read_cache(cache: Tensor, scales: Tensor | None, group: Group, room: Tensor,
     return (heads.to(torch.float32) * scale).to(dtype)
 
 
-def gelu(x: Tensor) -> Tensor:
-    """GELU with tanh's approximation.
-
-    In double precision: a thread computes its last few elements one by one. In float32 these have other bits than
-    elements computed in vectors, and the batch decides which they are.
-    """
-    return F.gelu(x.to(torch.float64), approximate="tanh").to(x.dtype)
-
-
 def soft_cap(x: Tensor, cap: float) -> Tensor:
-    """``cap * tanh(x / cap)``, in double precision as `gelu` is."""
+    """``cap * tanh(x / cap)`` in double precision, so that rounding hides how an element was computed: see `row_parts`."""
     return torch.tanh(x.to(torch.float64) / cap).mul_(cap).to(x.dtype)
 
 
@@ -186,16 +177,40 @@ def attend(
     return joined.index_select(0, results)
 
 
-def silu(x: Tensor) -> Tensor:
-    """SiLU of [T, N], not contiguous; on a CPU some rows at a time.
+def row_parts(x: Tensor) -> list[Tensor]:
+    """[T, N] in parts of some rows or a piece of one, in order, for an operation whose elements depend on nothing else.
 
-    torch divides an operation on more elements between threads, anywhere in a row. A thread computes its last few elements
-    one by one, which gives them other bits than in vectors.
+    torch computes the elements of a run in vectors, and the last few one by one, which gives them other bits. On a CPU it takes
+    adjacent rows as one run, and divides a long run between threads. So no part is long, and where vectors do not fill the
+    rows, they are apart: each run ends with a row, or with the last vector of one.
     """
-    rows = max(1, 32768 // x.shape[1])  # ``at::internal::GRAIN_SIZE``
-    if x.is_cuda or x.shape[0] <= rows:
-        return F.silu(x)
-    return torch.cat([F.silu(part) for part in x.split(rows)])
+    if x.is_cuda:
+        return [x]
+    size = x.shape[1]
+    if size % 64 != 0 and x.is_contiguous():  # 64 elements are the most that torch computes at once
+        x = F.pad(x, [0, 1]).narrow(1, 0, size)
+    most = 16384  # GELU divides more than these between threads, other operations more than 32768
+    if x.numel() <= most:
+        return [x]
+    parts: list[Tensor] = []
+    for rows in x.split(max(1, most // size)):
+        parts += rows.split(most, 1)
+    return parts
+
+
+def join(parts: list[Tensor], x: Tensor) -> Tensor:
+    """The results of ``row_parts(x)`` as one tensor."""
+    return parts[0] if len(parts) == 1 else torch.cat([part.flatten() for part in parts]).view(x.shape)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GELU with tanh's approximation, of [T, N]."""
+    return join([F.gelu(part, approximate="tanh") for part in row_parts(x)], x)
+
+
+def silu(x: Tensor) -> Tensor:
+    """SiLU of [T, N]."""
+    return join([F.silu(part) for part in row_parts(x)], x)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:

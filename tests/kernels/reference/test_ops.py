@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -111,21 +112,43 @@ def test_gelu_and_gelu_mul(dtype: torch.dtype) -> None:
     close(ReferenceOps().gelu_mul(gate_up), naive_gelu(gate) * up.double())
 
 
+ACTIVATIONS = ["silu_mul", "gelu_mul", "gelu"]
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("size", [288, 1000])
-@pytest.mark.parametrize("activation", ["silu_mul", "gelu_mul", "gelu"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_an_activation_has_the_same_bits_among_any_number_of_rows(activation: str, size: int, threads: int) -> None:
-    """Wherever torch divides the rows between threads."""
-    x = randn(1029, 2 * size)
+    """Wherever torch divides the rows between threads, and also far below zero, where GELU's terms cancel."""
+    x = 4 * randn(1029, 2 * size)
     apply: Callable[[Tensor], Tensor] = getattr(ReferenceOps(), activation)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with torch_threads(threads):
         few = torch.cat([apply(part) for part in x.split(7)])
         for count in (1, 2, 37, 141, 401, 1029):
             assert torch.equal(apply(x[:count]), few[:count]), count
-    finally:
-        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("size", [1000, 2048, 40_011])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_an_activation_has_the_same_bits_with_any_number_of_threads(activation: str, size: int) -> None:
+    x = 4 * randn(37, 2 * size)
+    apply: Callable[[Tensor], Tensor] = getattr(ReferenceOps(), activation)
+    with torch_threads(1):
+        alone = apply(x)
+    for threads in (2, 3, 7):
+        with torch_threads(threads):
+            assert torch.equal(apply(x), alone), threads
+            assert torch.equal(apply(x[:1]), alone[:1]), threads
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
