@@ -115,8 +115,15 @@ def logprobs(logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tenso
     ranks = 1 + (shifted > chosen).sum(dim=-1)
     top_ids = _top_ids(shifted, top)
     top_values = shifted.gather(-1, top_ids)
-    log_total = shifted.exp_().sum(dim=-1, keepdim=True, dtype=torch.float64).log_().to(torch.float32)
+    log_total = sum_rows(shifted.exp_()).log_().to(torch.float32)
     return (chosen - log_total).squeeze(-1), ranks, top_ids, top_values - log_total
+
+
+def sum_rows(values: Tensor) -> Tensor:
+    """The sum of each row in float64, the same bits alone and among others: [S, V] -> [S, 1]."""
+    # torch divides a large sum between threads if it is the only one. So a single row runs as two.
+    several = values.expand(2, -1) if values.shape[0] == 1 else values
+    return several.sum(dim=-1, keepdim=True, dtype=torch.float64)[: values.shape[0]]
 
 
 def _mask(rows: SampleRows, params: RowParams) -> Tensor | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 import torch
 from closeness import assert_within, roundoff
 from torch import Tensor
+from torch_threads import torch_threads
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
@@ -113,16 +113,6 @@ def test_gelu_and_gelu_mul(dtype: torch.dtype) -> None:
 
 
 ACTIVATIONS = ["silu_mul", "gelu_mul", "gelu"]
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("threads", [2, 3])

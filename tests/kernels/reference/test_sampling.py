@@ -18,10 +18,11 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch_threads import torch_threads
 
 from draftline.kernels.philox import gumbel
 from draftline.kernels.reference.logits import MIN_TEMPERATURE
-from draftline.kernels.reference.sampling import logprobs, sample
+from draftline.kernels.reference.sampling import logprobs, sample, sum_rows
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 
 INF = float("inf")
@@ -604,6 +605,19 @@ def test_logprobs_of_a_large_vocabulary_match_log_softmax_and_leave_logits_alone
     torch.testing.assert_close(top_values.double(), expected.gather(-1, top_ids), atol=1e-5, rtol=0)
     assert ranks.tolist() == (1 + (before > before[torch.arange(3), tokens].unsqueeze(1)).sum(-1)).tolist()
     assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("vocab", [257, 49152, 151936])
+def test_the_sum_of_a_row_has_the_same_bits_alone_and_among_others(vocab: int) -> None:
+    weights = (4 * torch.randn(20, vocab, generator=torch.Generator().manual_seed(0))).exp()
+    with torch_threads(1):
+        expected = sum_rows(weights)
+    assert expected.dtype == torch.float64
+    for threads in (1, 2, 3):
+        with torch_threads(threads):
+            for count in (1, 2, 3, 20):
+                assert torch.equal(torch.cat([sum_rows(rows) for rows in weights.split(count)]), expected)
+    assert sum_rows(weights[:0]).shape == (0, 1)
 
 
 @pytest.mark.parametrize("top", [-1, 4])
