@@ -130,6 +130,11 @@ def attend_group(
     v = read_cache(values, value_scales, group, group.gathered[1], mask.dtype)
     if cap > 0.0:
         result = capped_attention(queries, k, v, mask, scale, cap)
+    elif queries.shape[0] * queries.shape[1] == 1 and queries.shape[2] <= 32:
+        # One key head of one row, and no more queries than torch takes at a time. For such a single piece of work it leaves
+        # its threads to BLAS, which adds in another order with some numbers of them. So there are two pieces.
+        two = [x.expand(2, -1, -1, -1) for x in (queries, k, v)]
+        result = F.scaled_dot_product_attention(two[0], two[1], two[2], attn_mask=mask, scale=scale)[:1]
     else:
         result = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=scale)
     return result.transpose(1, 2).reshape(-1, q_heads.shape[1]).to(q_heads.dtype)

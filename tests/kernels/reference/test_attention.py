@@ -10,6 +10,7 @@ import pytest
 import torch
 from exact_cpu import EXACT
 from torch import Tensor
+from torch_threads import torch_threads
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
@@ -192,3 +193,18 @@ def test_a_query_has_the_same_bits_in_every_batch(
         for start in (0, 60, 199, 290, 500, 750):
             same([(0, start, start + count)], whole)
             same([(3, 100, 100 + min(count, 31)), (0, start, start + count), (2, 7, 7 + count)], whole)
+
+
+@pytest.mark.parametrize("size", [32, 64, 256])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_query_of_one_key_head_has_the_same_bits_with_any_number_of_threads(threads: int, size: int) -> None:
+    """With a single key head, a row can be all that a step has to attend to."""
+    sequences = Sequences.make((600, 131), 4, 1, size, 16, torch.float32)
+    with torch_threads(1):
+        whole = sequences.attend([(0, 0, 600)])[0]
+    rows = [(0, start, start + count) for start in (0, 250, 470, 590) for count in (1, 3, 6, 8, 10)]
+    with torch_threads(threads):
+        for row in rows:
+            alone, (batched, _) = sequences.attend([row])[0], sequences.attend([row, (1, 70, 74)])
+            assert torch.equal(alone, whole[row[1] : row[2]]) or not EXACT
+            assert torch.equal(batched, whole[row[1] : row[2]]) or not EXACT
