@@ -11,6 +11,7 @@ import grpc
 from pydantic import Field, model_validator
 from typing_extensions import override
 
+from draftline.engine.client.access import checked_token
 from draftline.engine.errors import UsageError
 from draftline.engine.options import Options
 
@@ -51,8 +52,16 @@ class Connection(Options):
         options = [("grpc.max_receive_message_length", -1)]
         if not self.uses_tls:
             return grpc.insecure_channel(address, options)
-        ca, cert, key = map(_read, ("ca", "client-cert", "client-key"), (self.ca, self.client_cert, self.client_key))
+        ca, cert, key = self.certificates()
         return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, cert), options)
+
+    def certificates(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """Read the authorities, the client's certificate and its key; None for each that is not given.
+
+        Raises:
+            UsageError: a file cannot be read.
+        """
+        return _read("ca", self.ca), _read("client-cert", self.client_cert), _read("client-key", self.client_key)
 
     def token_interceptor(self) -> TokenInterceptor:
         """Adds the token to every call."""
@@ -81,8 +90,12 @@ class TokenInterceptor(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientI
     """Adds a bearer token to every call with one request."""
 
     def __init__(self, token: str | None) -> None:
-        """``token`` is None where calls have none."""
-        self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+        """``token`` is None where calls have none.
+
+        Raises:
+            InvalidRequestError: no call can have it.
+        """
+        self._metadata = () if token is None else (("authorization", f"Bearer {checked_token(token)}"),)
 
     @override
     def intercept_unary_unary(self, continuation: Callable[..., Any], client_call_details: Any, request: Any) -> Any:

@@ -17,7 +17,9 @@ from tqdm import tqdm
 
 from draftline.engine.batch.lines import PlainPrompts, check_ids, read_lines
 from draftline.engine.batch.output import AnswerFile
+from draftline.engine.cli.connection import TOKEN_VARIABLE
 from draftline.engine.cli.models import find_models
+from draftline.engine.client.access import checked_token, http_url_problem
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import MissingExtraError, UsageError
 from draftline.engine.params import Constraint, SamplingParams
@@ -106,9 +108,9 @@ async def _run(
 async def _target(server: str | None, config: EngineConfig) -> AsyncIterator[tuple[str, str]]:
     """The URL and the token of the server: a running one, or one in this process that no other program can use."""
     if server is not None:
-        if not server.startswith(("http://", "https://")):
-            raise UsageError(f"--server: {server}: must be a URL, such as http://localhost:8000")
-        yield server, os.environ.get("DRAFTLINE_TOKEN", "")
+        if problem := http_url_problem(server):
+            raise UsageError(f"--server: {server}: {problem}")
+        yield server, checked_token(os.environ.get(TOKEN_VARIABLE, ""))
         return
     find_models(config)
     from draftline.engine.server.config import ServerConfig

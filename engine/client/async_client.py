@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 from tqdm import tqdm
 
+from draftline.engine.client.access import checked_token
 from draftline.engine.client.async_generation import AsyncGeneration, too_late
 from draftline.engine.client.convert import constraint_message, constraint_report
 from draftline.engine.client.errors import call_error
@@ -136,7 +137,7 @@ class AsyncClient:
         if not isinstance(retry, RetryPolicy | None):
             problem = f"must be RetryPolicy(...) or None, not {kind_of(retry)}"
             raise InvalidRequestError(FieldViolation("retry", problem))
-        self._metadata = () if token is None else (("authorization", f"Bearer {_checked_token(token)}"),)
+        self._metadata = () if token is None else (("authorization", f"Bearer {checked_token(token)}"),)
         self._channel = (
             grpc.aio.insecure_channel(address, _OPTIONS)
             if tls is None
@@ -371,17 +372,6 @@ class AsyncClient:
         finally:
             for generation in generations:
                 generation.cancel()
-
-
-def _checked_token(token: object) -> str:
-    """Return a token that a call's metadata can hold. The error does not show it: it is a secret."""
-    if not isinstance(token, str):
-        raise InvalidRequestError(FieldViolation("token", f"must be text or None, not {kind_of(token)}"))
-    for index, character in enumerate(token):
-        if not " " <= character <= "~":
-            problem = f"has a character at index {index} that no HTTP header can hold: not printable ASCII"
-            raise InvalidRequestError(FieldViolation("token", problem))
-    return token
 
 
 def _now() -> float:

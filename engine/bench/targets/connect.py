@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from draftline.engine.bench.targets.grpc import GrpcTarget
 from draftline.engine.bench.targets.target import Target
+from draftline.engine.client.access import http_url_problem
 from draftline.engine.client.async_client import Tls
 from draftline.engine.errors import CallFailedError, EngineStoppedError, MissingExtraError, UsageError
 
@@ -16,7 +17,7 @@ class Access:
 
     Attributes:
         token: the bearer token.
-        tls: certificates, for gRPC with TLS and for the authority of HTTPS.
+        tls: certificates, for gRPC with TLS and for HTTPS.
     """
 
     token: str | None = None
@@ -33,11 +34,15 @@ async def connect(url: str, model: str | None, access: Access) -> Target:
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme in ("http", "https"):
+        if problem := http_url_problem(url):
+            raise UsageError(f"--url: {url}: {problem}")
+        if scheme == "http" and access.tls is not None:
+            raise UsageError(f"--url: {url}: has no TLS; --tls, --ca, --client-cert and --client-key need https://")
         try:
             from draftline.engine.bench.targets.http import HttpTarget
         except ImportError as error:
             raise MissingExtraError(f"--url {scheme}://", "http") from error
-        return await HttpTarget.connect(url, access.token, model, access.tls.ca if access.tls else None)
+        return await HttpTarget.connect(url, access.token, model, access.tls)
     if separator and scheme not in ("grpc", "grpcs"):
         raise UsageError(f"--url: {url}: must be http://, https:// or grpc://")
     address = rest if separator else url

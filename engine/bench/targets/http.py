@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Self
@@ -13,12 +14,15 @@ from typing_extensions import override
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.targets.target import Question, RequestError, Target, TargetInfo
 from draftline.engine.chat.messages import Chat
+from draftline.engine.client.access import checked_token
+from draftline.engine.client.async_client import Tls
 from draftline.engine.errors import CallFailedError, UsageError
 
 _VOCAB_SIZE = 30_000
 """Token ids below this exist in all common vocabularies. Servers of OpenAI's API do not tell the size of theirs."""
 
 _CONNECTION = "CONNECTION"
+_PROTOCOL = "PROTOCOL"
 
 
 class HttpTarget(Target):
@@ -30,22 +34,27 @@ class HttpTarget(Target):
         self.info = info
 
     @classmethod
-    async def connect(cls, url: str, token: str | None, model: str | None, ca: str | None = None) -> Self:
+    async def connect(cls, url: str, token: str | None, model: str | None, tls: Tls | None = None) -> Self:
         """Connect to a server. The URL may end in ``/v1``.
 
         Args:
             url: the server's.
             token: the bearer token; None without one.
             model: the model of every request; the server's first where None.
-            ca: PEM file of the authorities to trust; the system's where None.
+            tls: the certificates of HTTPS; the system's authorities, and no certificate of the client, where None.
 
         Raises:
-            CallFailedError: no server answers, or it refuses to list its models.
+            UsageError: a file of certificates cannot be read.
+            CallFailedError: no server answers, or it does not list its models.
+            InvalidRequestError: no header can hold the token.
         """
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        # A server that compressed its stream might hold tokens back.
+        headers = {"accept-encoding": "identity"}
+        if token is not None:
+            headers["authorization"] = f"Bearer {checked_token(token)}"
         # No limit of connections: the workload says how many requests run at once.
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-        verify: Any = True if ca is None else _trust(ca)
+        verify = True if tls is None else _context(tls)
         http = httpx2.AsyncClient(
             base_url=url.rstrip("/").removesuffix("/v1"), headers=headers, limits=limits, timeout=None, verify=verify
         )
@@ -89,34 +98,57 @@ class HttpTarget(Target):
 
 
 async def _read(response: httpx2.Response, answer: Answer) -> None:
-    """Read a stream of chunks.
+    """Read a stream of chunks to its end, so that the next request can use the connection.
 
     Raises:
-        RequestError: one is an error, or there is no end.
+        RequestError: a chunk is an error or none at all, the stream breaks off, or its tokens are not counted.
     """
+    has_ended = False
+    data = b""
     async for data, now in _events(response):
         if data == b"[DONE]":
-            return
-        chunk = json.loads(data)
-        if "error" in chunk:
-            error = chunk["error"] if isinstance(chunk["error"], dict) else {"message": chunk["error"]}
-            raise RequestError(str(error.get("code") or "ERROR"), str(error.get("message")))
-        for choice in chunk.get("choices") or ():
-            delta = choice.get("delta") or {}
-            text = choice.get("text") or delta.get("content") or ""
-            reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
-            if text or reasoning:
-                answer.arrivals.append((now, 0))
-                answer.text += text
-        if usage := chunk.get("usage"):
-            _count(usage, answer)
-    if not answer.tokens:
+            has_ended = True
+            continue
+        try:
+            has_ended = _take(json.loads(data), now, answer) or has_ended
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise RequestError(_PROTOCOL, f"the stream has what is no chunk of an answer: {_start_of(data)}") from error
+    if not data:
+        kind = response.headers.get("content-type", "without a type")
+        raise RequestError(_PROTOCOL, f"the answer is no stream of events: its body is {kind}")
+    if not has_ended:
         raise RequestError(_CONNECTION, "the stream ended before the answer did")
+    if answer.arrivals and not answer.tokens:
+        raise RequestError(_PROTOCOL, "the server does not count the tokens: its stream has no usage")
+
+
+def _take(chunk: dict[str, Any], now: float, answer: Answer) -> bool:
+    """Write a chunk into the answer. Returns whether it ends the answer.
+
+    Raises:
+        RequestError: the chunk is an error.
+        TypeError: it has another form, as do ValueError and AttributeError.
+    """
+    if error := chunk.get("error"):
+        details = error if isinstance(error, dict) else {"message": error}
+        raise RequestError(str(details.get("code") or "ERROR"), str(details.get("message")))
+    has_ended = False
+    for choice in chunk.get("choices") or ():
+        delta = choice.get("delta") or {}
+        text = choice.get("text") or delta.get("content") or ""
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        if text or reasoning:
+            answer.arrivals.append((now, 0))
+            answer.text += text
+        has_ended = has_ended or bool(choice.get("finish_reason"))
+    if usage := chunk.get("usage"):
+        _count(usage, answer)
+    return has_ended
 
 
 def _count(usage: Mapping[str, Any], answer: Answer) -> None:
-    answer.tokens = usage.get("completion_tokens") or 0
-    answer.prompt_tokens = usage.get("prompt_tokens") or 0
+    answer.tokens = int(usage.get("completion_tokens") or 0)
+    answer.prompt_tokens = int(usage.get("prompt_tokens") or 0)
     answer.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     details = usage.get("completion_tokens_details") or {}
     if (accepted := details.get("accepted_prediction_tokens")) is not None:
@@ -127,12 +159,19 @@ def _count(usage: Mapping[str, Any], answer: Answer) -> None:
 async def _events(response: httpx2.Response) -> AsyncIterator[tuple[bytes, float]]:
     """The data of each event, and when its last byte arrived. An event here is one line, as servers of this API send it."""
     rest = b""
-    async for piece in response.aiter_raw():
+    now = 0.0
+    async for piece in response.aiter_bytes():
         now = time.perf_counter()
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
                 yield line[5:].strip(), now
+    if rest.startswith(b"data:"):
+        yield rest[5:].strip(), now
+
+
+def _start_of(data: bytes) -> str:
+    return data[:100].decode(errors="replace")
 
 
 def _problem(body: bytes) -> str:
@@ -152,8 +191,11 @@ async def _info(http: httpx2.AsyncClient, url: str, model: str | None) -> Target
         raise CallFailedError(f"{url}: {type(error).__name__}: {error}") from error
     if response.status_code != 200:
         raise CallFailedError(f"{url}/v1/models: {response.status_code}: {_problem(response.content)}")
-    listed: Sequence[Mapping[str, Any]] = response.json().get("data") or []
-    names = [str(each["id"]) for each in listed]
+    try:
+        listed: Sequence[Mapping[str, Any]] = response.json().get("data") or []
+        names = [str(each["id"]) for each in listed]
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        raise CallFailedError(f"{url}/v1/models: is no list of models, as servers of OpenAI's API have") from None
     if not names and model is None:
         raise CallFailedError(f"{url}: the server lists no models; name one with --model")
     if model is not None and names and model not in names:
@@ -190,10 +232,20 @@ async def _software(http: httpx2.AsyncClient, owner: str) -> tuple[str, str | No
     return owner or "unknown", version
 
 
-def _trust(ca: str) -> Any:
-    import ssl
+def _context(tls: Tls) -> ssl.SSLContext:
+    """Read the files of certificates.
 
+    Raises:
+        UsageError: one cannot be read.
+    """
     try:
-        return ssl.create_default_context(cafile=ca)
+        context = ssl.create_default_context(cafile=tls.ca)
     except OSError as error:
-        raise UsageError(f"--ca: {ca}: {error.strerror or error}") from error
+        raise UsageError(f"--ca: {tls.ca}: {error.strerror or error}") from error
+    if tls.cert is not None:
+        try:
+            context.load_cert_chain(tls.cert, tls.key)
+        except OSError as error:
+            problem = error.strerror or error
+            raise UsageError(f"--client-cert and --client-key: {tls.cert}, {tls.key}: {problem}") from error
+    return context

@@ -61,7 +61,7 @@ class TargetInfo:
 
 
 class RequestError(Exception):
-    """A request failed. ``code`` names the reason: a gRPC code, an HTTP status, or ``CONNECTION``."""
+    """A request failed. ``code`` names the reason: a gRPC code, an HTTP status, ``CONNECTION`` or ``PROTOCOL``."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -37,7 +37,12 @@ def console() -> Console:
 
 
 def access(connection: Connection) -> Access:
-    """The connection's token and certificates."""
+    """The connection's token and certificates.
+
+    Raises:
+        UsageError: a file of certificates cannot be read.
+    """
+    connection.certificates()  # which names the option of a file that is missing
     tls = Tls(connection.ca, connection.client_cert, connection.client_key) if connection.uses_tls else None
     return Access(connection.token or os.environ.get(TOKEN_VARIABLE) or None, tls)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import itertools
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -26,7 +28,8 @@ from draftline.engine.bench.targets import grpc
 from draftline.engine.bench.targets.connect import Access, connect
 from draftline.engine.bench.targets.target import Question, RequestError, Target
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import CallFailedError, DraftlineError, UsageError
+from draftline.engine.client.async_client import Tls
+from draftline.engine.errors import CallFailedError, DraftlineError, InvalidRequestError, UsageError
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
 from draftline.engine.stats import DevicePeak, EngineStats, WorkCounts
@@ -35,13 +38,16 @@ MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 99}]}
 
 
 @asynccontextmanager
-async def http_server(answers: dict[str, bytes], seen: list[tuple[str, dict[str, object]]]) -> AsyncIterator[str]:
-    """A server that answers paths with fixed bodies: events where they begin with ``data:``. Others are 404."""
+async def http_server(
+    answers: dict[str, bytes], seen: list[tuple[str, dict[str, object]]], headers: bytes = b""
+) -> AsyncIterator[str]:
+    """A server that answers paths with fixed bodies, and with these headers. Others are 404. ``seen`` has connections, too."""
 
     tasks: set[asyncio.Task[object] | None] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.current_task())
+        seen.append(("connection", {}))
         while (line := await reader.readline()).strip():
             path, length = line.split()[1].decode(), 0
             while header := (await reader.readline()).strip().lower():
@@ -53,8 +59,8 @@ async def http_server(answers: dict[str, bytes], seen: list[tuple[str, dict[str,
             status = "404 Not Found" if content is None else "200 OK"
             if content is not None and content.startswith(b"429"):
                 status, content = "429 Too Many Requests", content[3:]
-            head = f"HTTP/1.1 {status}\r\ncontent-length: {len(content or b'')}\r\n\r\n"
-            writer.write(head.encode() + (content or b""))
+            head = f"HTTP/1.1 {status}\r\ncontent-length: {len(content or b'')}\r\n"
+            writer.write(head.encode() + headers + b"\r\n" + (content or b""))
             await writer.drain()
         writer.close()
         await writer.wait_closed()
@@ -67,7 +73,7 @@ async def http_server(answers: dict[str, bytes], seen: list[tuple[str, dict[str,
         await asyncio.gather(*(task for task in tasks if task is not None))
 
 
-def events(*chunks: dict[str, object], done: bool = True) -> bytes:
+def events(*chunks: object, done: bool = True) -> bytes:
     text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
     return (": a comment\n\n" + text + ("data: [DONE]\n\n" if done else "")).encode()
 
@@ -129,8 +135,24 @@ async def test_an_openai_compatible_server() -> None:
         (b'429{"error": {"message": "busy"}}', "429"),
         (events({"error": {"message": "broken", "code": 500}}), "500"),
         (events({"choices": [{"text": "a"}]}, done=False), "CONNECTION"),
+        (events({"choices": [{"text": "a"}], "usage": USAGE}, done=False), "CONNECTION"),
+        (events({"choices": [{"text": "a"}]}), "PROTOCOL"),
+        (events([1]), "PROTOCOL"),
+        (b"data: {oops\n\ndata: [DONE]\n\n", "PROTOCOL"),
+        (b"data: " + b"[" * 100_000 + b"\n\n", "PROTOCOL"),
+        (b"<html></html>", "PROTOCOL"),
     ],
-    ids=["refused", "an error in the stream", "cut off"],
+    ids=[
+        "refused",
+        "an error in the stream",
+        "cut off",
+        "cut off, with usage so far",
+        "tokens are not counted",
+        "no object",
+        "no JSON",
+        "too deep",
+        "no events",
+    ],
 )
 async def test_errors_of_a_server_have_codes(body: bytes, code: str) -> None:
     async with http_server({**ANSWERS, "/v1/completions": body}, []) as url:
@@ -139,6 +161,52 @@ async def test_errors_of_a_server_have_codes(body: bytes, code: str) -> None:
             await ask(target, "x")
         await target.close()
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        events({"choices": [{"text": "a"}], "error": None, "usage": None}, {"choices": [], "usage": USAGE}),
+        events({"choices": [{"text": None, "delta": None}]}, {"choices": [{"text": "a"}], "usage": USAGE}),
+        events({"choices": [{"text": "a", "finish_reason": "length"}], "usage": USAGE}, done=False),
+        events({"choices": [{"text": "a"}], "usage": USAGE}).rstrip(),
+        events({"choices": [{"text": "a"}], "usage": USAGE}).replace(b"\n", b"\r\n").replace(b"data: ", b"data:"),
+        events({"choices": [{"text": "a"}], "usage": {**USAGE, "completion_tokens": 4.0}}),
+    ],
+    ids=["no error", "nulls", "no [DONE]", "no last line's end", "carriage returns", "floats"],
+)
+async def test_servers_differ_in_what_says_the_same(body: bytes) -> None:
+    async with http_server({**ANSWERS, "/v1/completions": body}, []) as url:
+        target = await connect(url, "m", Access())
+        answer = await ask(target, "x")
+        await target.close()
+    assert (answer.text, answer.tokens, len(answer.arrivals)) == ("a", 4, 1)
+
+
+async def test_a_compressed_stream_is_read() -> None:
+    bodies = {path: gzip.compress(body) for path, body in ANSWERS.items()}
+    async with http_server(bodies, [], b"content-encoding: gzip\r\n") as url:
+        target = await connect(url, "m", Access())
+        answer = await ask(target, "x")
+        await target.close()
+    assert answer.text == "ab"
+
+
+async def test_requests_one_after_the_other_share_a_connection() -> None:
+    seen: list[tuple[str, dict[str, object]]] = []
+    async with http_server(ANSWERS, seen) as url:
+        target = await connect(url, "m", Access())
+        for _ in range(3):
+            await ask(target, "x")
+        await target.close()
+    assert [path for path, _ in seen].count("connection") == 1
+
+
+@pytest.mark.parametrize("listed", [b"<html></html>", b"[]", b'{"data": [{}]}', b'{"data": 1}'])
+async def test_what_is_no_list_of_models_is_refused(listed: bytes) -> None:
+    async with http_server({"/v1/models": listed}, []) as url:
+        with pytest.raises(CallFailedError, match="no list of models"):
+            await connect(url, None, Access())
 
 
 async def test_a_server_without_models_or_with_others_is_refused() -> None:
@@ -159,9 +227,31 @@ async def test_where_nobody_listens_there_is_one_error(url: str) -> None:
         await connect(url, None, Access())
 
 
-async def test_another_scheme_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"must be http://, https:// or grpc://"):
-        await connect("ftp://x", None, Access())
+@pytest.mark.parametrize(
+    ("url", "access", "problem"),
+    [
+        ("ftp://x", Access(), "must be http://, https:// or grpc://"),
+        ("http://[::1", Access(), "is no URL: Invalid IPv6 URL"),
+        ("http://127.0.0.1:99999", Access(), "is no URL: Port out of range"),
+        ("http://", Access(), "must be a URL"),
+        ("http://127.0.0.1:1", Access(tls=Tls()), "has no TLS"),
+        ("https://127.0.0.1:1", Access(tls=Tls(ca="missing.pem")), "--ca: missing.pem: No such file"),
+        (
+            "https://127.0.0.1:1",
+            Access(tls=Tls(cert="c.pem", key="k.pem")),
+            "--client-cert and --client-key: c.pem, k.pem",
+        ),
+    ],
+)
+async def test_a_url_that_cannot_be_used_is_refused(url: str, access: Access, problem: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(problem)):
+        await connect(url, None, access)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "grpc://127.0.0.1:1"])
+async def test_a_token_that_no_header_can_hold_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequestError, match="token: has a character at index 1"):
+        await connect(url, None, Access(token="aü"))
 
 
 async def test_a_load_writes_lines_with_all_that_was_measured() -> None:

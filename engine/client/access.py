@@ -1,0 +1,34 @@
+"""A server's URL and the token for it, as users give them, checked before anything is sent."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError, kind_of
+
+
+def checked_token(token: object) -> str:
+    """Return a token that a call's metadata and an HTTP header can hold. The error does not show it: it is a secret.
+
+    Raises:
+        InvalidRequestError: it is no text, or has a character that neither can hold.
+    """
+    if not isinstance(token, str):
+        raise InvalidRequestError(FieldViolation("token", f"must be text or None, not {kind_of(token)}"))
+    for index, character in enumerate(token):
+        if not " " <= character <= "~":
+            problem = f"has a character at index {index} that no HTTP header can hold: not printable ASCII"
+            raise InvalidRequestError(FieldViolation("token", problem))
+    return token
+
+
+def http_url_problem(url: str) -> str | None:
+    """What is wrong with a URL of an HTTP server; None where nothing is."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            return "must be a URL, such as http://localhost:8000"
+        _ = parts.port  # reads it
+    except ValueError as error:
+        return f"is no URL: {error}"
+    return None
