@@ -10,7 +10,7 @@ from typing import Any
 from draftline.engine.bench.lines import ResultLines
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.config import LoadConfig
-from draftline.engine.bench.load.run import Sampling, run_load, warm_up
+from draftline.engine.bench.load.run import LoadInterrupted, LoadRun, Sampling, run_load, warm_up
 from draftline.engine.bench.load.workloads import Conversation, Workload
 from draftline.engine.bench.summary import Limits, summarize
 from draftline.engine.bench.targets.target import RequestError, Target, TargetInfo
@@ -61,10 +61,10 @@ class LoadBench:
         Raises:
             UsageError: the workload's contexts are longer than the model's.
             CallFailedError: the first request of the warm-up fails.
+            LoadInterrupted: it was cancelled. A line of the requests that had ended is written, and says so.
         """
-        info = self._info
         config, written = self._config, []
-        drawn = [config.draw(workload, info.vocab_size, next(self._serials)) for _ in range(config.repeats)]
+        drawn = [config.draw(workload, self._info.vocab_size, next(self._serials)) for _ in range(config.repeats)]
         self._check(workload, drawn)
         for run, conversations in enumerate(drawn):
             if not self._is_warm:
@@ -79,11 +79,31 @@ class LoadBench:
                 keep_heap()
                 self._is_warm = True
             before = await self._target.work()
-            measured = await run_load(
-                self._target, conversations, self._form, self._sampling, workload.max_concurrent, progress
-            )
-            limits = Limits(config.ttft_limit, config.tpot_limit, config.e2e_limit)
-            fields = {
+            try:
+                measured = await run_load(
+                    self._target, conversations, self._form, self._sampling, workload.max_concurrent, progress
+                )
+            except LoadInterrupted as interrupted:
+                if interrupted.run.answers:
+                    use = await _utilization(self._target, before)
+                    self._write(workload, {**point, "interrupted": True}, run, interrupted.run, use)
+                raise
+            written.append(self._write(workload, point, run, measured, await _utilization(self._target, before)))
+        return written
+
+    def _write(
+        self,
+        workload: Workload,
+        point: Mapping[str, object],
+        run: int,
+        measured: LoadRun,
+        utilization: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """Write the line of a run."""
+        info, config = self._info, self._config
+        limits = Limits(config.ttft_limit, config.tpot_limit, config.e2e_limit)
+        return self._lines.write(
+            {
                 "benchmark": "load",
                 "workload": config.dataset.name if config.dataset else workload.name,
                 "preset": None if config.dataset else config.preset,
@@ -97,12 +117,11 @@ class LoadBench:
                 "prompts": self._form,
                 "run": run + 1,
                 **summarize(measured, limits),
-                "utilization": await _utilization(self._target, before),
+                "utilization": utilization,
                 "load_options": described(workload, config),
                 "target": target_fields(info),
             }
-            written.append(self._lines.write(fields))
-        return written
+        )
 
     def _check(self, workload: Workload, drawn: Sequence[Sequence[Conversation]]) -> None:
         """The drawn lengths count: the longest that a distribution allows hardly ever comes."""

@@ -38,6 +38,14 @@ class LoadRun:
     client_cpu_s: float
 
 
+class LoadInterrupted(asyncio.CancelledError):
+    """A load was cancelled, as by Ctrl-C. ``run`` has the requests that had ended."""
+
+    def __init__(self, run: LoadRun) -> None:
+        super().__init__()
+        self.run = run
+
+
 async def warm_up(
     target: Target, conversations: Sequence[Conversation], form: Form, sampling: Sampling, requests: int
 ) -> None:
@@ -74,6 +82,9 @@ async def run_load(
         sampling: of the answers.
         max_concurrent: the most conversations in flight; None for no limit.
         progress: called with every answer.
+
+    Raises:
+        LoadInterrupted: it was cancelled.
     """
     answers: list[Answer] = []
     limit = None if max_concurrent is None else asyncio.Semaphore(max_concurrent)
@@ -101,10 +112,16 @@ async def run_load(
                     return
                 history.answer(answer.token_ids, answer.text)
 
-    async with asyncio.TaskGroup() as group:
-        for index, conversation in enumerate(conversations):
-            group.create_task(converse(index, conversation))
-    return LoadRun(answers, time.perf_counter() - start, time.process_time() - cpu)
+    def so_far() -> LoadRun:
+        return LoadRun(answers, time.perf_counter() - start, time.process_time() - cpu)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for index, conversation in enumerate(conversations):
+                group.create_task(converse(index, conversation))
+    except asyncio.CancelledError as error:
+        raise LoadInterrupted(so_far()) from error
+    return so_far()
 
 
 async def _ask(target: Target, question: Question, answer: Answer) -> None:

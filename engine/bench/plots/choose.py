@@ -25,7 +25,8 @@ NAMES = ("load", "turns", "ablation", "memory")
 def plots_of(lines: Sequence[Line]) -> dict[str, Draw]:
     """The plots of these results, of `NAMES`, each with what draws it."""
     found: dict[str, Draw] = {}
-    loads = [line for line in lines if line.get("benchmark") == "load"]
+    # What an interrupted run has measured is not that of its whole load.
+    loads = [line for line in lines if line.get("benchmark") == "load" and not line.get("interrupted")]
     for axis in AXES:
         swept = [line for line in loads if axis in line]
         if len({line[axis] for line in swept}) > 1:

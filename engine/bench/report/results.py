@@ -90,7 +90,18 @@ _WHO = ("engine", "engine_version", "model", "dtype", "device")
 VIEWS: Mapping[str, View] = {
     "load": View(
         "Load",
-        (*_WHO, "protocol", "workload", "preset", "prompts", "clients", "rate", "prompt_len", "output_len"),
+        (
+            *_WHO,
+            "protocol",
+            "workload",
+            "preset",
+            "prompts",
+            "clients",
+            "rate",
+            "prompt_len",
+            "output_len",
+            "interrupted",
+        ),
         _LOAD,
         ("clients", "rate", "prompt_len", "output_len"),
         _TOKENS,

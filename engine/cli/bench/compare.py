@@ -19,9 +19,8 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.workloads import with_load
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.provenance import conditions
-from draftline.engine.bench.tables import load_table
 from draftline.engine.bench.targets.connect import Access, connect
-from draftline.engine.cli.bench.load import console, notes, progress_bar
+from draftline.engine.cli.bench.load import console, progress_bar, shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
@@ -74,15 +73,16 @@ def compare(
         need_matplotlib()
     chosen = [(PEERS[name], program_of(PEERS[name], programs.get(name))) for name in names]
     config = EngineConfig() if model == "smollm2" else EngineConfig(model=model)
-    with shaped(config, shape) as made, result_lines(output, conditions()) as lines:
+    varied = (["clients"] if counts else []) + (["run"] if load.repeats > 1 else [])
+    with (
+        shaped(config, shape) as made,
+        result_lines(output, conditions()) as lines,
+        shown_at_the_end(lines, varied),
+    ):
         for peer, path in chosen:
             checkpoint = made.model if peer.name == "draftline" else _file_of(made.model)
             with _server(peer, path, checkpoint, shape is not None, shlex.split(extra.get(peer.name, ""))) as server:
                 uvloop.run(_run(peer, server, load, [int(count) for count in counts], shape or model, lines))
-    shown = console()
-    shown.print(load_table(lines.written, (["clients"] if counts else []) + (["run"] if load.repeats > 1 else [])))
-    for note in notes(lines.written):
-        shown.print(note)
     if plot is not None:
         from draftline.engine.bench.plots.sweep import plot_sweep
 

@@ -11,10 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from draftline.engine.bench.lines import ResultLines
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.measure import BUSY_CLIENT
 from draftline.engine.bench.measure import Progress as OnAnswer
 from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.tables import load_table, turns_table
 from draftline.engine.bench.targets.connect import Access, connect
 from draftline.engine.bench.targets.target import Target, TargetInfo
 from draftline.engine.cli.connection import TOKEN_VARIABLE, Connection
@@ -109,6 +111,26 @@ def progress_bar(shown: Console, total: int, name: str) -> Iterator[OnAnswer]:
         yield advance
 
 
+@contextmanager
+def shown_at_the_end(lines: ResultLines, varied: Sequence[str]) -> Iterator[None]:
+    """Show the results and the notes at the end, also of a benchmark that was interrupted or has failed.
+
+    Args:
+        lines: the results.
+        varied: the fields that a sweep changes.
+    """
+    try:
+        yield
+    finally:
+        if lines.written:
+            shown = console()
+            shown.print(load_table(lines.written, varied))
+            if {*varied} <= {"run"} and lines.written[-1]["ttft_ms_by_turn"]:
+                shown.print(turns_table(lines.written[-1]))
+            for note in notes(lines.written):
+                shown.print(note)
+
+
 def notes(lines: Sequence[dict[str, Any]]) -> list[str]:
     """What a reader of the results must know."""
     found = []
@@ -124,6 +146,11 @@ def notes(lines: Sequence[dict[str, Any]]) -> list[str]:
                 f"The server's cache knew {line['cache_hit_rate']:.0%} of the prompts from an earlier run: give another --seed."
             )
             break
+    found += [
+        f"A run was interrupted. Its line has the requests that had ended: {line['requests']}."
+        for line in lines
+        if line.get("interrupted")
+    ]
     failures = sorted({f"{line['first_error']}" for line in lines if line["failed"]})
     found += [f"A request failed: {message}" for message in failures[:3]]
     late = max((line["client_wait_ms"] or {"p99": 0.0})["p99"] for line in lines)

@@ -14,8 +14,7 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.plots.canvas import need_matplotlib
 from draftline.engine.bench.plots.turns import has_turns, plot_turns
-from draftline.engine.bench.tables import load_table, turns_table
-from draftline.engine.cli.bench.load import console, load_conditions, named, notes, opened, progress_bar
+from draftline.engine.cli.bench.load import console, load_conditions, named, opened, progress_bar, shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
@@ -56,16 +55,14 @@ def serve(
         need_matplotlib()
         if load.dataset is None and load.resolved().turns == 1:
             raise UsageError(f"--plot: shows turns, and a conversation of {load.workload} has one")
-    with shaped(engine, shape) as made, result_lines(output, load_conditions(url, made)) as lines:
+    with (
+        shaped(engine, shape) as made,
+        result_lines(output, load_conditions(url, made)) as lines,
+        shown_at_the_end(lines, ["run"] if load.repeats > 1 else []),
+    ):
         uvloop.run(_run(url, shape, load, connection, made, lines))
-    shown = console()
-    shown.print(load_table(lines.written, ["run"] if load.repeats > 1 else []))
-    if lines.written[-1]["ttft_ms_by_turn"]:
-        shown.print(turns_table(lines.written[-1]))
     if plot is not None and any(map(has_turns, lines.written)):
         plot_turns(lines.written, plot)
-    for note in notes(lines.written):
-        shown.print(note)
 
 
 async def _run(

@@ -17,8 +17,7 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.lengths import Lengths
 from draftline.engine.bench.load.workloads import Workload, with_load
 from draftline.engine.bench.measure import LoadBench
-from draftline.engine.bench.tables import load_table
-from draftline.engine.cli.bench.load import console, load_conditions, named, notes, opened, progress_bar
+from draftline.engine.cli.bench.load import console, load_conditions, named, opened, progress_bar, shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
@@ -116,13 +115,13 @@ def sweep(
         workloads.append(({FIELDS[name]: _value(value) for name, value in point.items()}, workload))
     if url is not None and shape is not None:
         raise UsageError("--shape: the server at --url has its own model")
-    with shaped(engine, shape) as made, result_lines(output, load_conditions(url, made)) as lines:
-        uvloop.run(_run(url, shape, workloads, load, connection, made, lines))
-    shown = console()
     varied = [FIELDS[name] for name in axes]
-    shown.print(load_table(lines.written, varied + (["run"] if load.repeats > 1 else [])))
-    for note in notes(lines.written):
-        shown.print(note)
+    with (
+        shaped(engine, shape) as made,
+        result_lines(output, load_conditions(url, made)) as lines,
+        shown_at_the_end(lines, varied + (["run"] if load.repeats > 1 else [])),
+    ):
+        uvloop.run(_run(url, shape, workloads, load, connection, made, lines))
     if plot is not None:
         from draftline.engine.bench.plots.sweep import plot_sweep
 

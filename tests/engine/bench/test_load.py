@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import random
 import re
@@ -13,17 +14,21 @@ import pytest
 from pydantic import ValidationError
 from typing_extensions import override
 
+from draftline.engine.bench.lines import ResultLines
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.arrivals import BURST, arrival_times
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.datasets import DatasetError, read_dataset
 from draftline.engine.bench.load.history import HISTORIES, WORDS, Form, words
 from draftline.engine.bench.load.lengths import Lengths
-from draftline.engine.bench.load.run import Sampling, run_load, warm_up
+from draftline.engine.bench.load.run import LoadInterrupted, Sampling, run_load, warm_up
 from draftline.engine.bench.load.workloads import WORKLOADS, Conversation, Turn, Workload, find_workload, with_load
+from draftline.engine.bench.measure import LoadBench
+from draftline.engine.bench.report.page import render
 from draftline.engine.bench.summary import Limits, hit_rate, percentiles, summarize
 from draftline.engine.bench.targets.target import Question, RequestError, Target, TargetInfo
 from draftline.engine.chat.messages import Chat
+from draftline.engine.cli.bench.load import notes
 from draftline.engine.validation import violations
 
 ALL = [workload for sizes in WORKLOADS.values() for workload in sizes.values()]
@@ -267,6 +272,35 @@ async def test_a_run_of_errors_alone_has_a_result() -> None:
     run = await run_load(Clockwork(0.0, fails_at=0), [Conversation(0.0, (), (Turn((1,), 2),))], "tokens", GREEDY, None)
     line = summarize(run, LIMITS)
     assert (line["tokens"], line["ttft_ms"], line["drafts"], line["cache_hit_rate"]) == (0, None, None, None)
+
+
+async def test_a_load_that_is_interrupted_has_the_requests_that_ended() -> None:
+    conversations = [Conversation(0.0, (), (Turn((1,), 2),)), Conversation(60.0, (), (Turn((2,), 2),))]
+    ended = asyncio.Event()
+    load = asyncio.create_task(
+        run_load(Clockwork(0.0), conversations, "tokens", GREEDY, None, lambda answer: ended.set())
+    )
+    await ended.wait()
+    load.cancel()
+    with pytest.raises(LoadInterrupted) as caught:
+        await load
+    assert [answer.conversation for answer in caught.value.run.answers] == [0]
+
+
+async def test_an_interrupted_run_has_a_line_that_says_so() -> None:
+    lines = ResultLines(io.StringIO(), {})
+    config = LoadConfig(rate=0.001, conversations=2, output_len="2", warm_up=0)
+    bench = LoadBench(Clockwork(0.0), config, lines)
+    ended = asyncio.Event()
+    run = asyncio.create_task(bench.measure(config.resolved(), {}, lambda answer: ended.set()))
+    await ended.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    [line] = lines.written
+    assert (line["requests"], line["interrupted"]) == (1, True)
+    assert "interrupted True" in render({"a.jsonl": [line, {**line, "interrupted": None}]}, "t")
+    assert "A run was interrupted. Its line has the requests that had ended: 1." in notes([line])
 
 
 async def test_the_warm_up_asks_other_prompts() -> None:
