@@ -25,7 +25,6 @@ Results are JSON lines, on standard output or in --output; a table of them goes 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -41,6 +40,7 @@ from rich.console import Console
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
+from draftline.engine.bench.lines import json_line
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.speculation.compare import measure_all, table
 from draftline.engine.bench.speculation.engines import in_own_process, running
@@ -195,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                             **measured,
                         }
                         results.append(result)
-                        out.write(json.dumps(result) + "\n")
+                        out.write(json_line(result) + "\n")
                         out.flush()
     Console(stderr=True, width=140).print(table(results))
     if arguments.plot is not None:

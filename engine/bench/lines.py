@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,23 @@ from draftline.engine.errors import UsageError
 
 FORMAT = 1
 """The version of the fields, in every line as ``format``."""
+
+
+def json_line(fields: Mapping[str, Any]) -> str:
+    """Fields as one line of JSON, which has no infinite numbers: one is the text ``inf``, as in options."""
+    return json.dumps(_finite(fields), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case Mapping():
+            return {name: _finite(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_finite(each) for each in value]
+        case _:
+            return value
 
 
 class ResultLines:
@@ -31,7 +49,7 @@ class ResultLines:
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Write a result at once, so that a run that is broken off keeps it. Returns the whole line."""
         line = {**self._common, **fields}
-        self._out.write(json.dumps(line, ensure_ascii=False) + "\n")
+        self._out.write(json_line(line) + "\n")
         self._out.flush()
         self.written.append(line)
         return line

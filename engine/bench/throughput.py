@@ -5,7 +5,6 @@ Every round runs each workload twice: once with one token a request, which gives
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from draftline.engine.bench.batches import BenchmarkRequest, Workload
 from draftline.engine.bench.contenders.engines import Contender
+from draftline.engine.bench.lines import json_line
 from draftline.engine.bench.provenance import Conditions
 
 STATISTICS: dict[str, Callable[[list[float]], float]] = {"best": min, "median": statistics.median}
@@ -84,7 +84,7 @@ class ThroughputResult:
 
     def line(self) -> str:
         """The result as one line of JSON."""
-        return json.dumps(self.fields(), ensure_ascii=False)
+        return json_line(self.fields())
 
 
 def measure(contender: Contender, workload: Workload, clock: Callable[[], float] = time.perf_counter) -> Round:

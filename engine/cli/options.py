@@ -202,7 +202,7 @@ def _id_and_number(name: str, text: str) -> tuple[int, float]:
 
 def _file_text(name: str, path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--{name.replace('_', '-')}: cannot read {path}: {unreadable(error)}") from error
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from draftline.engine.bench.documents import PERSON
-from draftline.engine.bench.speculation.prompts import extraction, read_spec_bench
+from draftline.engine.bench.questions import OWN, read_questions
 from draftline.engine.chat.messages import Chat
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import GenerateRequest, Prompt
 
 _SEED = 0
-_OWN_QUESTIONS = 64
 _RANDOM_LENGTHS = (5, 40, 70, 130, 260, 520, 1030)
 """Random prompts are up to so long, in turn."""
 
@@ -22,13 +21,12 @@ _RECORD = Constraint(json_schema=json.dumps(PERSON), whitespace="spaced")
 
 
 def questions(path: Path | None, limit: int | None) -> list[Prompt]:
-    """The first turns of a question file in Spec-Bench's form, or texts of this benchmark's own.
+    """The prompts of a file, as `read_questions` reads them, as chats; or texts of this benchmark's own.
 
     Raises:
-        ValueError: the file cannot be read, or a line is not a question.
+        DatasetError: the file cannot be read, or an entry is wrong.
     """
-    found = extraction(limit or _OWN_QUESTIONS) if path is None else read_spec_bench(path, limit)
-    return [Chat((("user", question.text),)) for question in found]
+    return [Chat((("user", text),)) for text in read_questions(path, limit)]
 
 
 def random_prompts(count: int | None, vocab_size: int) -> list[Prompt]:
@@ -36,7 +34,7 @@ def random_prompts(count: int | None, vocab_size: int) -> list[Prompt]:
     draw = random.Random(_SEED)
     common = draw.choices(range(vocab_size), k=max(_RANDOM_LENGTHS))
     prompts: list[Prompt] = []
-    for index in range(count or _OWN_QUESTIONS):
+    for index in range(count or OWN):
         own = draw.choices(range(vocab_size), k=draw.randint(1, _RANDOM_LENGTHS[index % len(_RANDOM_LENGTHS)]))
         prompts.append((*common[: draw.choice((0, 0, 32, 150, 300))], *own))
     return prompts

@@ -28,7 +28,8 @@ class LoadConfig(Options):
         default="small", description="size: for a few CPU cores, a small model on a GPU, or a GPU's full load"
     )
     dataset: Path | None = Field(
-        default=None, description="take the prompts from this file instead: ShareGPT's form or Spec-Bench's"
+        default=None,
+        description="take the prompts from this file instead: JSON lines of prompts, ShareGPT's form or Spec-Bench's",
     )
     conversations: int | None = Field(default=None, ge=1, le=1_000_000, description="number of conversations")
     turns: int | None = Field(default=None, ge=1, le=1000, description="turns of each conversation")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from draftline.engine.errors import UsageError, unreadable
+from draftline.engine.bench.json_lines import FileError, json_lines, read_text
+from draftline.engine.errors import UsageError
 
 Line = Mapping[str, Any]
 Better = Literal["higher", "lower", "neither"]
@@ -33,13 +35,13 @@ class Metric:
     scale: float = 1.0
 
     def read(self, line: Line) -> float | None:
-        """The number, or None where the line has none."""
+        """The number, or None where the line has none that is finite."""
         value: Any = line
         for name in self.path:
             if not isinstance(value, Mapping) or value.get(name) is None:
                 return None
             value = value[name]
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             return None
         return float(value) * self.scale
 
@@ -238,22 +240,16 @@ def read_results(path: Path) -> list[Line]:
     Raises:
         UsageError: it cannot be read, has no line, or a line is no JSON object or no result.
     """
-    try:
-        texts = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {unreadable(error)}") from error
     lines: list[Line] = []
-    for number, text in enumerate(texts, 1):
-        if text.strip():
-            try:
-                line = json.loads(text)
-            except ValueError as error:
-                raise UsageError(f"{path}:{number}: not JSON: {error}") from None
+    try:
+        for where, line in json_lines(path, read_text(path)):
             if not isinstance(line, dict):
-                raise UsageError(f"{path}:{number}: not a JSON object")
+                raise UsageError(f"{where}: not a JSON object")
             if kind_of_line(line) == "other" and line.keys().isdisjoint(_PROVENANCE):
-                raise UsageError(f"{path}:{number}: not a benchmark's result: has no 'benchmark' and no 'date'")
+                raise UsageError(f"{where}: not a benchmark's result: has no 'benchmark' and no 'date'")
             lines.append(line)
+    except FileError as error:
+        raise UsageError(str(error)) from None
     if not lines:
         raise UsageError(f"{path}: has no results")
     return lines

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from draftline.engine.bench.json_lines import json_lines, read_text
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import unreadable
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import GenerateRequest
 from draftline.spec.train_draft.prompts import Prompts
@@ -30,17 +29,12 @@ def read_spec_bench(path: Path, limit: int | None) -> list[SpecBenchQuestion]:
     Raises:
         ValueError: the file cannot be read, or a line is not a question. The message names it.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {unreadable(error)}") from error
     questions: list[SpecBenchQuestion] = []
-    for number, line in enumerate(lines, 1):
+    for where, fields in json_lines(path, read_text(path)):
         try:
-            fields = json.loads(line)
             questions.append(SpecBenchQuestion(fields["category"], fields["turns"][0]))
-        except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise ValueError(f"{path}:{number}: not a question of Spec-Bench: {error!r}") from error
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"{where}: not a question of Spec-Bench: {error!r}") from error
     if not questions:
         raise ValueError(f"{path}: has no question")
     if limit is None or limit >= len(questions):

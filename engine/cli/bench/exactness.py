@@ -22,7 +22,10 @@ _SUITES = "greedy,seeded,constrained"
 def exactness(
     questions: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="a question file of Spec-Bench; texts of the benchmark where unset"),
+        typer.Option(
+            metavar="FILE",
+            help="lines of text, JSON lines of prompts, Spec-Bench's form or ShareGPT's; own texts where unset",
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="number of questions")] = 8,
     max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="most tokens of an answer")] = 32,

@@ -63,6 +63,6 @@ def _own_uri(document: Json) -> str | None:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: {unreadable(error)}") from error

@@ -56,7 +56,7 @@ def check_schema(
     - `draftline check-schema person.json --close-objects`
     """
     try:
-        source = file.read_text(encoding="utf-8")
+        source = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: {unreadable(error)}") from error
     spec = ConstraintSpec(

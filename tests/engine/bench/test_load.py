@@ -24,6 +24,7 @@ from draftline.engine.bench.load.lengths import Lengths
 from draftline.engine.bench.load.run import LoadInterrupted, Sampling, run_load, warm_up
 from draftline.engine.bench.load.workloads import WORKLOADS, Conversation, Turn, Workload, find_workload, with_load
 from draftline.engine.bench.measure import LoadBench
+from draftline.engine.bench.questions import read_questions
 from draftline.engine.bench.report.page import render
 from draftline.engine.bench.summary import Limits, hit_rate, percentiles, summarize
 from draftline.engine.bench.targets.target import Question, RequestError, Target, TargetInfo
@@ -171,13 +172,29 @@ def test_datasets_of_both_forms(tmp_path: Path) -> None:
     assert len(read_dataset(bench, 1, None, None, 0)) == 1
 
 
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\n\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_file_of_prompts_may_come_from_any_editor(tmp_path: Path, mark: str, ending: str) -> None:
+    texts = ["one\u2028line", "\x85 two", "three"]
+    entries = [{"prompt": texts[0]}, texts[1], {"turns": [texts[2], "later"]}]
+    lines = tmp_path / "prompts.jsonl"
+    lines.write_text(mark + ending.join(json.dumps(entry, ensure_ascii=False) for entry in entries), newline="")
+    plain = tmp_path / "prompts.txt"
+    plain.write_text(mark + ending.join(texts) + ending, newline="")
+    assert [turns[0].text for turns in read_dataset(lines, None, 1, None, 0)] == texts
+    assert read_questions(lines, None) == read_questions(plain, None) == texts
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         ("", "no conversation"),
-        ("[1]", r"\[0\]: must be an object"),
-        ('{"turns": [1]}', ":1: 'turns'"),
-        ('{"a": 1}', "neither"),
+        ("[1]", r"\[0\]: must be a text or an object"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"turns": [1]}', ":1: .*'turns' a list of texts"),
+        ('{"prompt": [1, 2]}', ":1: 'prompt' must be a text"),
+        ('"a"\n"\\ud800"', ":2: character 0 is a surrogate"),
+        ('{"a": 1}', "has none of 'conversations', 'messages', 'turns' and 'prompt'"),
         ('{"turns": ["a"]}\nnot json', ":2: not JSON"),
         ('{"conversations": [{"from": "human"}]}', "no text"),
         ('{"conversations": ["x"]}', "no object"),

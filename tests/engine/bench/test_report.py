@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.noise import Spread, paired_ratio, ratio
 from draftline.engine.bench.report.page import render
-from draftline.engine.bench.report.results import cases_of, kind_of_line, read_results, view_of
+from draftline.engine.bench.report.results import Metric, cases_of, kind_of_line, read_results, view_of
 from draftline.engine.bench.report.svg import Bar, Curve, bar_chart, line_chart, nice_ticks, short
 from draftline.engine.errors import UsageError
 
@@ -208,6 +210,24 @@ def test_files_without_results_are_refused(tmp_path: Path, content: str, problem
         read_results(path)
     with pytest.raises(UsageError, match="No such file"):
         read_results(tmp_path / "none.jsonl")
+
+
+def test_a_line_that_was_written_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with result_lines(path, {"benchmark": "load"}) as lines:
+        lines.write({"first_error": "one\u2028line", "options": {"inter_token_target": math.inf, "a": (1.0, math.nan)}})
+    [line] = read_results(path)
+    assert line["first_error"] == "one\u2028line"
+    assert line["options"] == {"inter_token_target": "inf", "a": [1.0, "nan"]}
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e400", "9" * 400, '"fast"', "true"])
+def test_what_is_no_finite_number_is_not_shown(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('\ufeff{"benchmark": "load", "tokens_per_s": ' + number + "}")
+    lines = read_results(path)
+    assert Metric(("tokens_per_s",), "tokens/s", "higher").read(lines[0]) is None
+    assert "tokens/s</th>" not in render({"a.jsonl": lines}, "t")
 
 
 def test_ticks_are_round_and_reach_the_highest_value() -> None:

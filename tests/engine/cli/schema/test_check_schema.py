@@ -81,3 +81,12 @@ def test_a_file_that_cannot_be_read_is_wrong_usage(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["check-schema", str(tmp_path / "none.json")])
     assert result.exit_code == 2
     assert "none.json" in result.output
+
+
+@pytest.mark.parametrize("command", ["check-schema", "bundle-schema"])
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "integer"}\r\n', encoding="utf-8-sig", newline="")
+    result = CliRunner().invoke(app, [command, str(path)])
+    assert result.exit_code == 0, result.output
+    assert "\ufeff" not in result.output
