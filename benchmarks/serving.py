@@ -41,7 +41,7 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.lengths import Lengths
 from draftline.engine.bench.load.workloads import WORKLOADS, Workload, find_workload, with_load
 from draftline.engine.bench.measure import LoadBench
-from draftline.engine.bench.plots.canvas import need_matplotlib
+from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.tables import load_table
@@ -251,7 +251,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
     names = chosen(arguments.workloads, device.type == "cuda")
     numbers(arguments.clients)
     if arguments.plot is not None:
-        need_matplotlib()
+        check_plot(arguments.plot)
     options = {"load_format": "auto" if model.shape is None else "dummy"} | engine_options(arguments.set)
     with result_lines(arguments.output, conditions(device)) as lines:
         if arguments.streams:

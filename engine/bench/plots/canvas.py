@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from draftline.engine.errors import MissingExtraError
+from draftline.engine.errors import MissingExtraError, UsageError
 
 COLOURS = ("#1b6ca8", "#d17a22", "#4c9a5b", "#9c5fb5", "#9aa5b1", "#cfd6dd")
 """In order of use; the last two are for what is beside the point."""
@@ -23,16 +23,22 @@ def name_percentiles(axes: Any) -> None:
     axes.legend(handles=lines, fontsize="small", frameon=False)
 
 
-def need_matplotlib() -> None:
-    """Check that matplotlib is there, before a long measurement.
+def check_plot(path: Path, option: str = "--plot") -> None:
+    """Check that a plot can be drawn to ``path``, before a long measurement.
 
     Raises:
-        MissingExtraError: it is not.
+        MissingExtraError: matplotlib is not installed.
+        UsageError: the path is not an SVG file's, or its folder is missing.
     """
     try:
         import matplotlib as matplotlib
     except ImportError as error:
-        raise MissingExtraError("--plot", "bench") from error
+        raise MissingExtraError(option, "bench") from error
+    if path.suffix != ".svg":
+        raise UsageError(f"{option}: {path}: a plot is an SVG file, whose name ends in .svg")
+    if path.is_dir() or not path.parent.is_dir():
+        problem = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise UsageError(f"{option}: {path}: {problem}")
 
 
 @contextmanager
@@ -44,6 +50,9 @@ def canvas(path: Path, panels: int, width: float, height: float) -> Iterator[Seq
         panels: how many.
         width: of the figure, in inches.
         height: of the figure, in inches.
+
+    Raises:
+        UsageError: the file cannot be written.
     """
     import matplotlib  # takes a second to load
 
@@ -56,6 +65,9 @@ def canvas(path: Path, panels: int, width: float, height: float) -> Iterator[Seq
         for panel in axes[0]:
             panel.spines[["top", "right"]].set_visible(False)
         yield list(axes[0])
-        figure.savefig(path, metadata={"Date": None})
+        try:
+            figure.savefig(path, metadata={"Date": None})
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from error
     finally:
         plt.close(figure)

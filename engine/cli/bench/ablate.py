@@ -16,7 +16,7 @@ from draftline.engine.bench.ablation.variants import NAMES, Variant, variants
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.plots.ablation import plot_ablation
-from draftline.engine.bench.plots.canvas import need_matplotlib
+from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.bench.load import console, progress_bar
 from draftline.engine.cli.bench.output import OutputFile, PlotFile
@@ -61,7 +61,7 @@ def ablate(
     if load.arrivals not in (None, "closed") or load.rate is not None:
         raise UsageError("--arrivals and --rate: in an ablation, all conversations are there at once")
     if plot is not None:
-        need_matplotlib()
+        check_plot(plot)
     with tempfile.TemporaryDirectory() as folder:
         engine = engine if shape is None else engine_of_shape(shape, engine, Path(folder))
         find_models(engine)

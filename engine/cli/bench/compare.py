@@ -68,9 +68,9 @@ def compare(
     if any(not count.strip().isdecimal() or not int(count) for count in counts):
         raise UsageError(f"--clients: {clients!r} is no list of numbers, 1 or more")
     if plot is not None:
-        from draftline.engine.bench.plots.canvas import need_matplotlib
+        from draftline.engine.bench.plots.canvas import check_plot
 
-        need_matplotlib()
+        check_plot(plot)
     chosen = [(PEERS[name], program_of(PEERS[name], programs.get(name))) for name in names]
     config = EngineConfig() if model == "smollm2" else EngineConfig(model=model)
     varied = (["clients"] if counts else []) + (["run"] if load.repeats > 1 else [])

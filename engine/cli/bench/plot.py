@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from draftline.engine.bench.plots.canvas import need_matplotlib
+from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.choose import NAMES, plots_of
 from draftline.engine.bench.report.results import read_results
+from draftline.engine.cli.bench.output import check_not_read
 from draftline.engine.errors import UsageError
 
 
@@ -27,7 +28,8 @@ def plot(
     - `draftline bench plot results.jsonl --output load.svg`
     - `draftline bench plot results.jsonl --what turns --output turns.svg`
     """
-    need_matplotlib()
+    check_plot(output, "--output")
+    check_not_read(output, results)
     found = plots_of([line for path in results for line in read_results(path)])
     if what is not None and what not in NAMES:
         raise UsageError(f"--what: {what}: not one of {', '.join(NAMES)}")
@@ -36,7 +38,4 @@ def plot(
         raise UsageError(f"{', '.join(map(str, results))}: has no results for {what or ' or '.join(NAMES)}")
     if len(names) > 1:
         raise UsageError(f"--what: choose one of {', '.join(names)}")
-    try:
-        found[names[0]](output)
-    except OSError as error:
-        raise UsageError(f"--output: {output}: {error.strerror}") from error
+    found[names[0]](output)

@@ -13,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from rich.console import Console
 
 from draftline.engine.bench.lines import ResultLines, result_lines
-from draftline.engine.bench.plots.canvas import need_matplotlib
+from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.profile.tables import kernel_table, memory_table, phase_table
 from draftline.engine.bench.provenance import conditions
@@ -83,7 +83,7 @@ def profile(
     if plot is not None:
         if not memory:
             raise UsageError("--plot: shows the memory by batch size, of --memory")
-        need_matplotlib()
+        check_plot(plot)
     with ExitStack() as stack:
         if server is None:
             if connection != Connection():

@@ -9,6 +9,7 @@ import typer
 
 from draftline.engine.bench.report.page import render
 from draftline.engine.bench.report.results import read_results
+from draftline.engine.cli.bench.output import check_not_read
 from draftline.engine.errors import UsageError
 
 
@@ -32,6 +33,7 @@ def report(
     names = [path.name if len({each.name for each in paths}) == len(paths) else str(path) for path in paths]
     if len(set(names)) < len(names):
         raise UsageError(f"{results}: is named twice")
+    check_not_read(output, paths)
     page = render(dict(zip(names, map(read_results, paths), strict=True)), title or " and ".join(names))
     try:
         output.write_text(page, encoding="utf-8")

@@ -12,7 +12,7 @@ from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.measure import LoadBench
-from draftline.engine.bench.plots.canvas import need_matplotlib
+from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.turns import has_turns, plot_turns
 from draftline.engine.cli.bench.load import console, load_conditions, named, opened, progress_bar, shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
@@ -52,7 +52,7 @@ def serve(
     if url is not None and shape is not None:
         raise UsageError("--shape: the server at --url has its own model")
     if plot is not None:
-        need_matplotlib()
+        check_plot(plot)
         if load.dataset is None and load.resolved().turns == 1:
             raise UsageError(f"--plot: shows turns, and a conversation of {load.workload} has one")
     with (

@@ -100,9 +100,9 @@ def sweep(
     if load.dataset is not None and (prompt_lens or output_lens):
         raise UsageError("--prompt-lens and --output-lens: the prompts and lengths are the dataset's")
     if plot is not None:
-        from draftline.engine.bench.plots.canvas import need_matplotlib
+        from draftline.engine.bench.plots.canvas import check_plot
 
-        need_matplotlib()
+        check_plot(plot)
     points = [(dict(zip(axes, values, strict=True)), load.resolved()) for values in product(*axes.values())]
     workloads = []
     for point, base in points:

@@ -11,12 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from draftline.engine.bench.plots.ablation import plot_ablation
+from draftline.engine.bench.plots.canvas import canvas, check_plot
 from draftline.engine.bench.plots.choose import NAMES, plots_of
 from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.plots.turns import plot_turns
 from draftline.engine.bench.report.results import read_results
 from draftline.engine.cli import app
+from draftline.engine.errors import UsageError
 
 RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
 
@@ -158,3 +160,37 @@ def test_what_cannot_be_drawn_is_named(
     done = run(written(tmp_path / "a.jsonl", lines), *arguments, "--output", str(tmp_path / "out.svg"))
     assert done.exit_code == 2
     assert problem in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("out.png", "a plot is an SVG file"),
+        ("out", "a plot is an SVG file"),
+        ("missing/out.svg", "there is no folder"),
+        ("folder.svg", "is a folder"),
+    ],
+)
+def test_a_file_that_no_plot_can_have_is_refused_before_the_measurement(
+    name: str, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "folder.svg").mkdir()
+    with pytest.raises(UsageError, match=problem):
+        check_plot(tmp_path / name)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "gone" / "out.svg"
+    with pytest.raises(UsageError, match=r"out\.svg: No such file"), canvas(path, 1, 2, 2):
+        pass
+
+
+@pytest.mark.parametrize("command", ["report", "plot"])
+def test_results_are_not_replaced_by_their_picture(command: str, tmp_path: Path) -> None:
+    results = tmp_path / "a.svg"
+    written(results, LOADS)
+    before = results.read_text()
+    done = CliRunner().invoke(app, ["bench", command, str(results), "--output", str(results)])
+    assert done.exit_code == 2
+    assert "has the results" in done.stderr
+    assert results.read_text() == before
