@@ -39,7 +39,7 @@ from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.lengths import Lengths
-from draftline.engine.bench.load.workloads import WORKLOADS, Workload, find_workload, with_load
+from draftline.engine.bench.load.workloads import WORKLOADS, Workload, find_workload
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.sweep import plot_sweep
@@ -151,8 +151,7 @@ def numbers(text: str) -> list[int]:
 
 def closed_loop(clients: int) -> Workload:
     """So many clients, with four requests each: prompts of 128 to 512 tokens, answers of 128."""
-    base = Workload(LOAD, 4 * clients, Lengths(128, 512), Lengths(128, 128))
-    return with_load(base, clients=clients)
+    return Workload(LOAD, 4 * clients, Lengths(128, 512), Lengths(128, 128), max_concurrent=clients)
 
 
 async def measure_loads(address: str, names: Sequence[str], arguments: argparse.Namespace, lines: ResultLines) -> None:

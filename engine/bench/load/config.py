@@ -11,9 +11,12 @@ from pydantic import Field, field_validator, model_validator
 
 from draftline.engine.bench.load.datasets import read_dataset
 from draftline.engine.bench.load.history import Form
-from draftline.engine.bench.load.lengths import FORMS, Lengths
+from draftline.engine.bench.load.lengths import FORMS, MAX_LENGTH, Lengths
 from draftline.engine.bench.load.workloads import Conversation, Size, Workload, dataset_workload, find_workload
 from draftline.engine.options import Options
+
+MAX_RATE = 1_000_000
+"""Conversations a second."""
 
 
 class LoadConfig(Options):
@@ -34,7 +37,7 @@ class LoadConfig(Options):
     conversations: int | None = Field(default=None, ge=1, le=1_000_000, description="number of conversations")
     turns: int | None = Field(default=None, ge=1, le=1000, description="turns of each conversation")
     shared_prefix: int | None = Field(
-        default=None, ge=0, le=1 << 24, description="tokens that all conversations begin with"
+        default=None, ge=0, le=MAX_LENGTH, description="tokens that all conversations begin with"
     )
     prompt_len: str | None = Field(default=None, description=f"new tokens of a turn: {FORMS}")
     tool_len: str | None = Field(default=None, description="new tokens of the turns after the first")
@@ -42,7 +45,7 @@ class LoadConfig(Options):
     arrivals: Literal["poisson", "uniform", "burst", "closed"] | None = Field(
         default=None, description="when conversations begin; closed: at once, as --max-concurrent admits them"
     )
-    rate: float | None = Field(default=None, gt=0, le=1e6, description="conversations a second")
+    rate: float | None = Field(default=None, gt=0, le=MAX_RATE, description="conversations a second")
     max_concurrent: int | None = Field(default=None, ge=1, le=100_000, description="most conversations in flight")
     think: float | None = Field(default=None, ge=0, le=3600, description="seconds between an answer and the next turn")
     prompts: Form | None = Field(
@@ -55,9 +58,15 @@ class LoadConfig(Options):
     seed: int = Field(default=0, ge=0, le=2**32, description="of prompts, lengths and arrivals")
     repeats: int = Field(default=1, ge=1, le=1000, description="runs of the load; several show its noise")
     warm_up: int = Field(default=2, ge=0, le=1000, description="requests before the measurement")
-    ttft_limit: float = Field(default=1.0, gt=0, description="goodput: longest time to the first token")
-    tpot_limit: float = Field(default=0.05, gt=0, description="goodput: longest mean time per later token")
-    e2e_limit: float | None = Field(default=None, gt=0, description="goodput: longest time to the end")
+    ttft_limit: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="goodput: longest time to the first token"
+    )
+    tpot_limit: float = Field(
+        default=0.05, gt=0, allow_inf_nan=False, description="goodput: longest mean time per later token"
+    )
+    e2e_limit: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="goodput: longest time to the end"
+    )
 
     @field_validator("prompt_len", "tool_len", "output_len")
     @classmethod
@@ -111,6 +120,9 @@ class LoadConfig(Options):
             changes["output"] = Lengths.parse(self.output_len)
         if self.rate is not None and self.arrivals is None and workload.arrivals == "closed":
             changes["arrivals"] = "poisson"
+        if workload.arrivals == "closed" and changes.get("arrivals", "closed") != "closed":
+            # The workload's limit is the number of clients of its closed loop. Conversations that arrive have none.
+            changes["max_concurrent"] = self.max_concurrent
         return replace(workload, **changes)  # type: ignore[arg-type]
 
     def draw(self, workload: Workload, vocab_size: int, run: int) -> Sequence[Conversation]:

@@ -11,6 +11,11 @@ Kind = Literal["uniform", "normal", "lognormal"]
 
 FORMS = "N, LOW-HIGH, normal:MEAN,DEVIATION or lognormal:MEDIAN,SIGMA"
 
+MAX_LENGTH = 1 << 24
+"""Tokens: more than any context has."""
+
+_BOUNDS = f"lengths begin at 1 and end at {MAX_LENGTH}"
+
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
@@ -40,21 +45,23 @@ class Lengths:
         text = text.strip()
         if found := re.fullmatch(r"(\d+)(?:-(\d+))?", text):
             low, high = int(found[1]), int(found[2] or found[1])
-            if not 1 <= low <= high:
-                raise ValueError(f"{text!r}: lengths begin at 1, and the first is not above the second")
+            if not 1 <= low <= high <= MAX_LENGTH:
+                raise ValueError(f"{text!r}: {_BOUNDS}, and the first is not above the second")
             return Lengths(low, high)
         found = re.fullmatch(r"(normal|lognormal):(\d+(?:\.\d+)?),(\d+(?:\.\d+)?)", text)
         if found is None:
             raise ValueError(f"{text!r} is not {FORMS}")
         centre, spread = float(found[2]), float(found[3])
-        if centre < 1:
-            raise ValueError(f"{text!r}: lengths begin at 1")
+        if not 1 <= centre <= MAX_LENGTH or spread > MAX_LENGTH:
+            raise ValueError(f"{text!r}: {_BOUNDS}")
         if found[1] == "normal":
-            return Lengths(max(1, round(centre - 4 * spread)), round(centre + 4 * spread), "normal", centre, spread)
+            low, high = max(1, round(centre - 4 * spread)), min(MAX_LENGTH, round(centre + 4 * spread))
+            return Lengths(low, high, "normal", centre, spread)
         if spread > 3:
             raise ValueError(f"{text!r}: SIGMA is the deviation of the logarithm, at most 3")
         factor = 2.718281828459045 ** (4 * spread)
-        return Lengths(max(1, round(centre / factor)), round(centre * factor), "lognormal", centre, spread)
+        low, high = max(1, round(centre / factor)), min(MAX_LENGTH, round(centre * factor))
+        return Lengths(low, high, "lognormal", centre, spread)
 
     def draw(self, rng: random.Random) -> int:
         """Draw one length."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from draftline.engine.bench.load.arrivals import Pattern, arrival_times
@@ -185,12 +185,3 @@ def dataset_workload(conversations: Sequence[tuple[Turn, ...]], like: Workload) 
     """The conversations of a dataset, which arrive as ``like`` says."""
     times = arrival_times(like.arrivals, like.rate, len(conversations), random.Random(1))
     return [Conversation(at, (), turns, like.think_s) for at, turns in zip(times, conversations, strict=True)]
-
-
-def with_load(workload: Workload, *, clients: int | None = None, rate: float | None = None) -> Workload:
-    """The workload in a closed loop of ``clients``, or as a Poisson process at ``rate``."""
-    if clients is not None:
-        return replace(workload, arrivals="closed", max_concurrent=clients)
-    if rate is not None:
-        return replace(workload, rate=rate, arrivals="poisson" if workload.arrivals == "closed" else workload.arrivals)
-    return workload

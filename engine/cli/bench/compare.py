@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,9 @@ import uvloop
 from draftline.engine.bench.contenders.servers import PEERS, Peer, Running, program_of, started
 from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.load.axes import at
 from draftline.engine.bench.load.config import LoadConfig
-from draftline.engine.bench.load.workloads import with_load
+from draftline.engine.bench.load.workloads import Workload
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.targets.connect import Access, connect
@@ -57,23 +58,27 @@ def compare(
     - `draftline bench compare --engines draftline,vllm --shape qwen3-0.6b --clients 1,8,64 --program vllm=/opt/vllm/bin/python`
     - `draftline bench compare --engines draftline,llama.cpp --model model.gguf --flags "llama.cpp=--threads 2"`
     """
-    names = [name.strip() for name in engines.split(",") if name.strip()]
+    names = [name.strip() for name in engines.split(",")]
     programs, extra = _by_name("program", program), _by_name("flags", flags)
     for name in [*names, *programs, *extra]:
         if name not in PEERS:
-            raise UsageError(f"{name}: not one of {', '.join(PEERS)}")
+            raise UsageError(f"{name or repr(name)}: not one of {', '.join(PEERS)}")
     if plot is not None and clients is None:
         raise UsageError("--plot needs --clients")
-    counts = [] if clients is None else clients.split(",")
-    if any(not count.strip().isdecimal() or not int(count) for count in counts):
-        raise UsageError(f"--clients: {clients!r} is no list of numbers, 1 or more")
+    try:
+        points = [{}] if clients is None else [{"clients": text} for text in clients.split(",")]
+        workloads = [
+            ({name: int(text) for name, text in point.items()}, at(load, point).resolved()) for point in points
+        ]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     if plot is not None:
         from draftline.engine.bench.plots.canvas import check_plot
 
         check_plot(plot)
     chosen = [(PEERS[name], program_of(PEERS[name], programs.get(name))) for name in names]
     config = EngineConfig() if model == "smollm2" else EngineConfig(model=model)
-    varied = (["clients"] if counts else []) + (["run"] if load.repeats > 1 else [])
+    varied = ([] if clients is None else ["clients"]) + (["run"] if load.repeats > 1 else [])
     with (
         shaped(config, shape) as made,
         result_lines(output, conditions()) as lines,
@@ -82,7 +87,7 @@ def compare(
         for peer, path in chosen:
             checkpoint = made.model if peer.name == "draftline" else _file_of(made.model)
             with _server(peer, path, checkpoint, shape is not None, shlex.split(extra.get(peer.name, ""))) as server:
-                uvloop.run(_run(peer, server, load, [int(count) for count in counts], shape or model, lines))
+                uvloop.run(_run(peer, server, load, workloads, shape or model, lines))
     if plot is not None:
         from draftline.engine.bench.plots.sweep import plot_sweep
 
@@ -99,7 +104,12 @@ def _server(peer: Peer, path: str, model: str, random: bool, flags: Sequence[str
 
 
 async def _run(
-    peer: Peer, server: Running, load: LoadConfig, counts: Sequence[int], model: str, lines: ResultLines
+    peer: Peer,
+    server: Running,
+    load: LoadConfig,
+    workloads: Sequence[tuple[Mapping[str, int], Workload]],
+    model: str,
+    lines: ResultLines,
 ) -> None:
     target = await connect(server.url, None, Access())
     try:
@@ -107,14 +117,8 @@ async def _run(
         details = {**target.info.details, "command": shlex.join(server.command), "served_model": served}
         info = replace(target.info, engine=peer.name, version=server.version, details=details)
         bench = LoadBench(target, load, lines, replace(info, model=model))
-        base = load.resolved()
-        options: Sequence[int | None] = counts or (None,)
-        for count in options:
-            workload = base if count is None else with_load(base, clients=count)
-            if count is not None:
-                workload = replace(workload, conversations=max(base.conversations, 4 * count))
-            point = {} if count is None else {"clients": count}
-            name = peer.name if count is None else f"{peer.name}, {count} clients"
+        for point, workload in workloads:
+            name = ", ".join([peer.name, *(f"{count} {axis}" for axis, count in point.items())])
             with progress_bar(console(), bench.requests(workload) * load.repeats, name) as advance:
                 await bench.measure(workload, point, advance)
     finally:

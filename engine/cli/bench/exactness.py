@@ -55,10 +55,10 @@ def exactness(
     from draftline.engine.bench.exact.suites import SUITES, suite
     from draftline.engine.bench.exact.suites import questions as read
 
-    names = [name.strip() for name in suites.split(",") if name.strip()]
+    names = [name.strip() for name in suites.split(",")]
     for name in names:
         if name not in SUITES:
-            raise UsageError(f"--suites: {name}: not one of {', '.join(SUITES)}")
+            raise UsageError(f"--suites: {name or repr(name)}: not one of {', '.join(SUITES)}")
     on_gpu = engine.device.startswith("cuda") or (engine.device == "auto" and torch.cuda.is_available())
     given: dict[str, Any] = {name: getattr(engine, name) for name in engine.model_fields_set if name != "draft_model"}
     common = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -13,49 +11,15 @@ import uvloop
 
 from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.load.axes import AXES, at
 from draftline.engine.bench.load.config import LoadConfig
-from draftline.engine.bench.load.lengths import Lengths
-from draftline.engine.bench.load.workloads import Workload, with_load
+from draftline.engine.bench.load.workloads import Workload
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.cli.bench.load import console, load_conditions, named, opened, progress_bar, shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
-
-
-def _clients(workload: Workload, value: str) -> Workload:
-    clients = _whole(value)
-    # Each client sends several requests, so that the load is steady for most of the time.
-    return replace(with_load(workload, clients=clients), conversations=max(workload.conversations, 4 * clients))
-
-
-def _rates(workload: Workload, value: str) -> Workload:
-    try:
-        rate = float(value)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise ValueError(f"{value!r} is no rate")
-    return with_load(workload, rate=rate)
-
-
-def _whole(value: str) -> int:
-    if not value.isdecimal() or not int(value):
-        raise ValueError(f"{value!r} is no number, 1 or more")
-    return int(value)
-
-
-AXES: Mapping[str, Callable[[Workload, str], Workload]] = {
-    "clients": _clients,
-    "rates": _rates,
-    "prompt_lens": lambda workload, value: replace(workload, prompt=Lengths.parse(value), long=None),
-    "output_lens": lambda workload, value: replace(workload, output=Lengths.parse(value)),
-}
-"""What a sweep can vary: each makes the workload of one value."""
-
-FIELDS = {"clients": "clients", "rates": "rate", "prompt_lens": "prompt_len", "output_lens": "output_len"}
-"""The field of each axis in a line."""
 
 
 def sweep(
@@ -103,19 +67,17 @@ def sweep(
         from draftline.engine.bench.plots.canvas import check_plot
 
         check_plot(plot)
-    points = [(dict(zip(axes, values, strict=True)), load.resolved()) for values in product(*axes.values())]
-    workloads = []
-    for point, base in points:
-        workload = base
-        for name, value in point.items():
-            try:
-                workload = AXES[name](workload, value.strip())
-            except ValueError as error:
-                raise UsageError(f"--{name.replace('_', '-')}: {error}") from None
-        workloads.append(({FIELDS[name]: _value(value) for name, value in point.items()}, workload))
+    points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    try:
+        workloads = [
+            ({AXES[name].field: _value(value) for name, value in point.items()}, at(load, point).resolved())
+            for point in points
+        ]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     if url is not None and shape is not None:
         raise UsageError("--shape: the server at --url has its own model")
-    varied = [FIELDS[name] for name in axes]
+    varied = [AXES[name].field for name in axes]
     with (
         shaped(engine, shape) as made,
         result_lines(output, load_conditions(url, made)) as lines,

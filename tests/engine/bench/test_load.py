@@ -9,6 +9,7 @@ import random
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -17,12 +18,13 @@ from typing_extensions import override
 from draftline.engine.bench.lines import ResultLines
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.arrivals import BURST, arrival_times
+from draftline.engine.bench.load.axes import at
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.datasets import DatasetError, read_dataset
 from draftline.engine.bench.load.history import HISTORIES, WORDS, Form, words
 from draftline.engine.bench.load.lengths import Lengths
 from draftline.engine.bench.load.run import LoadInterrupted, Sampling, run_load, warm_up
-from draftline.engine.bench.load.workloads import WORKLOADS, Conversation, Turn, Workload, find_workload, with_load
+from draftline.engine.bench.load.workloads import WORKLOADS, Conversation, Turn, Workload, find_workload
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.questions import read_questions
 from draftline.engine.bench.report.page import render
@@ -50,7 +52,10 @@ def test_lengths_are_read_as_they_are_written(text: str, low: int, high: int) ->
     assert len(set(drawn)) > 1 or low == high
 
 
-@pytest.mark.parametrize("text", ["", "0", "9-3", "-5", "normal:0,1", "lognormal:10,9", "normal:10", "many"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "9-3", "-5", "normal:0,1", "lognormal:10,9", "normal:10", "many", "9" * 20, f"normal:{'9' * 400},1"],
+)
 def test_other_lengths_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"length|is not|SIGMA"):
         Lengths.parse(text)
@@ -60,7 +65,7 @@ def test_other_lengths_are_refused(text: str) -> None:
     ("options", "message"),
     [
         ({"workload": "foo"}, r"'foo' is not one of [\w, -]+$"),
-        ({"prompt_len": "5-2"}, r"'5-2': lengths begin at 1, and the first is not above the second$"),
+        ({"prompt_len": "5-2"}, r"'5-2': lengths begin at 1 and end at 16777216, and the first is not above the second$"),
     ],
 )
 def test_an_error_shows_a_wrong_value_once(options: dict[str, str], message: str) -> None:
@@ -113,9 +118,53 @@ def test_options_replace_a_workloads_own() -> None:
     workload = config.resolved()
     assert (workload.conversations, workload.rate, workload.think_s, workload.long) == (3, 9.0, 0.25, None)
     assert (str(workload.prompt), str(workload.output)) == ("7", "4-5")
-    assert LoadConfig(workload="baseline", rate=3.0).resolved().arrivals == "poisson"
-    assert with_load(workload, clients=6).max_concurrent == 6
-    assert with_load(workload, clients=6).arrivals == "closed"
+
+
+@pytest.mark.parametrize(
+    ("options", "arrivals", "max_concurrent"),
+    [
+        ({}, "closed", 1),
+        ({"rate": 3.0}, "poisson", None),
+        ({"arrivals": "uniform"}, "uniform", None),
+        ({"rate": 3.0, "max_concurrent": 5}, "poisson", 5),
+        ({"workload": "chat-serving", "max_concurrent": 5}, "poisson", 5),
+    ],
+)
+def test_what_arrives_has_no_limit_but_the_users(
+    options: dict[str, Any], arrivals: str, max_concurrent: int | None
+) -> None:
+    workload = LoadConfig(**options).resolved()
+    assert (workload.arrivals, workload.max_concurrent) == (arrivals, max_concurrent)
+
+
+def test_a_value_of_each_axis_is_a_load() -> None:
+    base = LoadConfig(workload="chunked-prefill", conversations=9)
+    closed = at(base, {"clients": "4", "output_lens": "7"}).resolved()
+    assert (closed.arrivals, closed.max_concurrent, closed.conversations) == ("closed", 4, 16)
+    assert str(closed.output) == "7"
+    opened = at(LoadConfig(), {"rates": " 2.5", "prompt_lens": "5-6"}).resolved()
+    assert (opened.arrivals, opened.rate, opened.max_concurrent) == ("poisson", 2.5, None)
+    assert (str(opened.prompt), opened.long) == ("5-6", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "problem"),
+    [
+        ({"max_concurrent": 3}, {"clients": "1"}, "--clients and --max-concurrent: set one of them"),
+        ({"rate": 3.0}, {"clients": "1"}, "--clients and --rate: set one of them"),
+        ({"arrivals": "poisson"}, {"clients": "1"}, "--clients and --arrivals: set one of them"),
+        ({"rate": 3.0}, {"rates": "1"}, "--rates and --rate: set one of them"),
+        ({"arrivals": "closed"}, {"rates": "1"}, "--rates: a closed loop has none"),
+        ({"prompt_len": "4"}, {"prompt_lens": "1"}, "--prompt-lens and --prompt-len: set one of them"),
+        ({"output_len": "4"}, {"output_lens": "1"}, "--output-lens and --output-len: set one of them"),
+        ({}, {"clients": "x"}, "--clients: 'x' is no number"),
+        ({}, {"rates": "1e400"}, "--rates: '1e400' is no rate"),
+        ({}, {"rates": "nan"}, "--rates: 'nan' is no rate"),
+    ],
+)
+def test_an_axis_and_its_option_are_one_too_many(options: dict[str, Any], values: dict[str, str], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        at(LoadConfig(**options), values)
 
 
 def test_the_agents_prompts_are_mostly_known_from_before() -> None:
@@ -144,6 +193,8 @@ def test_the_agents_prompts_are_mostly_known_from_before() -> None:
         {"dataset": Path("d"), "output_len": "5-9"},
         {"arrivals": "closed", "rate": 2.0},
         {"rate": 0.0},
+        {"ttft_limit": float("inf")},
+        {"tpot_limit": float("nan")},
     ],
     ids=str,
 )
