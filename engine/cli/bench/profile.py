@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 _WIDTH = 150
 _SHOWN_KERNELS = 20
 _ROWS = (1, 8)
+_PROMPT_LEN = 128
+_STEPS = 20
+_SECONDS = 2.0
+_TRACES = Path("profiles")
 
 
 def profile(
@@ -47,8 +51,12 @@ def profile(
         str | None,
         typer.Option(metavar="N,N", help="sequences of each batch [default: 1,8; with --memory 1, 2, 4, …]"),
     ] = None,
-    prompt_len: Annotated[int, typer.Option(metavar="N", help="tokens of each prompt", min=1)] = 128,
-    steps: Annotated[int, typer.Option(metavar="N", help="profiled decodes", min=1, max=10_000)] = 20,
+    prompt_len: Annotated[
+        int | None, typer.Option(metavar="N", help=f"tokens of each prompt [default: {_PROMPT_LEN}]", min=1)
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help=f"profiled decodes [default: {_STEPS}]", min=1, max=10_000)
+    ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="instead, measure memory by batch size until the cache is full")
     ] = False,
@@ -56,10 +64,12 @@ def profile(
         str | None, typer.Option(metavar="HOST:PORT", help="profile this running server, with the load that it has")
     ] = None,
     seconds: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="how long, of a server", min=0.01, max=60),
-    ] = 2.0,
-    traces: Annotated[Path, typer.Option(metavar="FOLDER", help="for Chrome traces")] = Path("profiles"),
+        float | None,
+        typer.Option(metavar="SECONDS", help=f"how long, of a server [default: {_SECONDS:g}]", min=0.01, max=60),
+    ] = None,
+    traces: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help=f"for Chrome traces [default: {_TRACES}]")
+    ] = None,
     output: OutputFile = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="with --memory, plot the results to this file")
@@ -84,19 +94,38 @@ def profile(
         if not memory:
             raise UsageError("--plot: shows the memory by batch size, of --memory")
         check_plot(plot)
-    with ExitStack() as stack:
-        if server is None:
-            if connection != Connection():
-                raise UsageError(NEEDS_SERVER)
-            sizes = None if rows is None else _sizes(rows)
-            _local(shape, sizes, prompt_len, steps, memory, traces, output, plot, engine, stack)
-            return
-        if shape is not None or memory:
-            raise UsageError(
-                f"--{'shape' if shape is not None else 'memory'}: needs an engine of its own, not --server"
-            )
+    if memory:
+        _check_unset("has no part in --memory", steps=steps, traces=traces)
+    if server is not None:
+        own = {"shape": shape, "memory": memory or None, "rows": rows, "prompt_len": prompt_len, "steps": steps}
+        _check_unset("needs an engine of its own, not --server", **own)
         with result_lines(output, conditions()) as lines:
-            _of_server(server, seconds, traces, lines, connection, engine)
+            _of_server(server, seconds or _SECONDS, traces, lines, connection, engine)
+        return
+    _check_unset("is for --server; --steps and --rows are for an engine of its own", seconds=seconds)
+    if connection != Connection():
+        raise UsageError(NEEDS_SERVER)
+    with ExitStack() as stack:
+        sizes = None if rows is None else _sizes(rows)
+        folder = None if memory else _folder(traces)
+        _local(shape, sizes, prompt_len or _PROMPT_LEN, steps or _STEPS, folder, output, plot, engine, stack)
+
+
+def _check_unset(problem: str, **options: object) -> None:
+    """Refuse an option that would be ignored."""
+    for name, value in options.items():
+        if value is not None:
+            raise UsageError(f"--{name.replace('_', '-')}: {problem}")
+
+
+def _folder(traces: Path | None) -> Path:
+    """The folder for traces, which is made if it is missing."""
+    folder = traces or _TRACES
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--traces: {folder}: {error.strerror}") from error
+    return folder
 
 
 def _sizes(text: str) -> list[int]:
@@ -114,13 +143,13 @@ def _local(
     rows: list[int] | None,
     prompt_len: int,
     steps: int,
-    memory: bool,
-    traces: Path,
+    traces: Path | None,
     output: Path | None,
     plot: Path | None,
     engine: EngineConfig,
     stack: ExitStack,
 ) -> None:
+    """Profile an engine in this process: its steps, with traces in a folder, or without one its memory."""
     # These import torch, which takes seconds.
     import torch
 
@@ -139,7 +168,7 @@ def _local(
     lines = stack.enter_context(result_lines(output, conditions(torch.device(core.info.device))))
     runner = BatchRunner(core, engine)
     common = {"model": name, "device": core.info.device, "dtype": core.info.dtype, "prompt_len": prompt_len}
-    if memory:
+    if traces is None:
         _memory(runner, common, rows, prompt_len, lines, console)
         if plot is not None:
             plot_memory(lines.written, plot)
@@ -163,7 +192,6 @@ def _phases(
     from draftline.engine.bench.profile.steps import phases
 
     peak, origin = device_peak(runner.core.info.peak, torch.device(runner.core.info.device))
-    traces.mkdir(parents=True, exist_ok=True)
     for phase in phases(runner, rows, prompt_len, steps, traces):
         peaks = {"peak_flops": peak.flops_per_s, "peak_bytes_per_s": peak.bytes_per_s, "peak_from": origin}
         _show(lines.write({"benchmark": "profile", **common, **peaks, **phase.fields(peak)}), console)
@@ -191,12 +219,13 @@ def _memory(
 
 
 def _of_server(
-    address: str, seconds: float, traces: Path, lines: ResultLines, connection: Connection, engine: EngineConfig
+    address: str, seconds: float, traces: Path | None, lines: ResultLines, connection: Connection, engine: EngineConfig
 ) -> None:
     from draftline.engine.bench.profile.remote import phase_of_server
 
     console = _console()
     with connected(address, engine, connection) as channel, server_errors():
+        folder = _folder(traces)
         admin = AdminServiceStub(channel)
 
         def look() -> Snapshot:
@@ -208,8 +237,7 @@ def _of_server(
         with console.status(f"profiling {address} for {seconds:g} s"):
             answer = admin.Profile(pb.ProfileRequest(duration=duration, include_trace=True))
         after = look()
-    traces.mkdir(parents=True, exist_ok=True)
-    trace = traces / Path(answer.path).name
+    trace = folder / Path(answer.path).name
     trace.write_bytes(answer.trace)
     served = (after.labels("model") or [{}])[0]
     fields = {name: served.get(name, "") for name in ("model", "device", "dtype")}

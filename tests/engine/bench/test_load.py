@@ -65,7 +65,10 @@ def test_other_lengths_are_refused(text: str) -> None:
     ("options", "message"),
     [
         ({"workload": "foo"}, r"'foo' is not one of [\w, -]+$"),
-        ({"prompt_len": "5-2"}, r"'5-2': lengths begin at 1 and end at 16777216, and the first is not above the second$"),
+        (
+            {"prompt_len": "5-2"},
+            r"'5-2': lengths begin at 1 and end at 16777216, and the first is not above the second$",
+        ),
     ],
 )
 def test_an_error_shows_a_wrong_value_once(options: dict[str, str], message: str) -> None:
