@@ -63,7 +63,7 @@ def summarize(run: LoadRun, limits: Limits) -> dict[str, Any]:
         "tpot_ms": percentiles(answer.tpot_s for answer in fine if answer.tpot_s is not None),
         "e2e_ms": percentiles(answer.total_s for answer in fine),
         "client_wait_ms": percentiles(answer.waited_s for answer in fine),
-        "session_s": _sessions(fine),
+        "session_s": _sessions(answers),
         "ttft_ms_by_turn": [percentiles(answer.ttft_s for answer in turn) for turn in turns]
         if len(turns) > 1
         else None,
@@ -108,16 +108,20 @@ def in_flight(answers: Iterable[Answer]) -> int:
 
 
 def _sessions(answers: Iterable[Answer]) -> dict[str, float] | None:
-    """Percentiles of the seconds from a conversation's first request to its last end; None for single turns."""
-    first: dict[int, float] = {}
-    last: dict[int, float] = {}
-    several = False
+    """Percentiles of the seconds from a conversation's first request to its last end; None for single turns.
+
+    A conversation that an error ended has no such time: it was cut short.
+    """
+    sessions: dict[int, list[Answer]] = defaultdict(list)
     for answer in answers:
-        first[answer.conversation] = min(first.get(answer.conversation, answer.sent_at), answer.sent_at)
-        last[answer.conversation] = max(last.get(answer.conversation, answer.ended_at), answer.ended_at)
-        several = several or answer.turn > 0
-    found = percentiles((last[name] - first[name]) / 1000 for name in first) if several else None
-    return found
+        sessions[answer.conversation].append(answer)
+    if all(len(session) == 1 for session in sessions.values()):
+        return None
+    whole = [session for session in sessions.values() if not any(answer.error for answer in session)]
+    return percentiles(
+        (max(answer.ended_at for answer in session) - min(answer.sent_at for answer in session)) / 1000
+        for session in whole
+    )
 
 
 def _drafts(answers: Iterable[Answer]) -> Mapping[str, float] | None:

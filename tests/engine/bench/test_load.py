@@ -339,6 +339,14 @@ async def test_an_error_ends_its_conversation_and_is_counted_by_code() -> None:
     assert (line["tokens"], line["good_share"]) == (4, round(2 / 3, 4))
 
 
+async def test_a_conversation_that_failed_has_no_time_of_a_session() -> None:
+    conversations = [Conversation(0.0, (), (Turn((1,), 2), Turn((2,), 2))) for _ in range(2)]
+    run = await run_load(Clockwork(0.05, fails_at=1), conversations, "tokens", GREEDY, 1)
+    assert [answer.error for answer in run.answers] == ["", "429", "", ""]
+    whole = run.answers[3].ended_at - run.answers[2].sent_at
+    assert summarize(run, LIMITS)["session_s"]["mean"] == pytest.approx(whole, abs=1e-3)
+
+
 async def test_a_run_of_errors_alone_has_a_result() -> None:
     run = await run_load(Clockwork(0.0, fails_at=0), [Conversation(0.0, (), (Turn((1,), 2),))], "tokens", GREEDY, None)
     line = summarize(run, LIMITS)
