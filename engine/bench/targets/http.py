@@ -21,6 +21,9 @@ from draftline.engine.errors import CallFailedError, UsageError
 _VOCAB_SIZE = 30_000
 """Token ids below this exist in all common vocabularies. Servers of OpenAI's API do not tell the size of theirs."""
 
+_IDLE_S = 3.0
+"""How long a connection is kept for the next request. Many servers close theirs after 5 s, perhaps just when one is sent."""
+
 _CONNECTION = "CONNECTION"
 _PROTOCOL = "PROTOCOL"
 
@@ -53,7 +56,7 @@ class HttpTarget(Target):
         if token is not None:
             headers["authorization"] = f"Bearer {checked_token(token)}"
         # No limit of connections: the workload says how many requests run at once.
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_S)
         verify = True if tls is None else _context(tls)
         http = httpx2.AsyncClient(
             base_url=url.rstrip("/").removesuffix("/v1"), headers=headers, limits=limits, timeout=None, verify=verify
