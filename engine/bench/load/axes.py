@@ -17,11 +17,13 @@ class Axis:
 
     Attributes:
         field: its field in a line.
+        label: its name on the axis of a plot.
         sets: the options of a load that it sets. None of them may be given as well.
         changes: the options of one value, which it reads from a text.
     """
 
     field: str
+    label: str
     sets: tuple[str, ...]
     changes: Callable[[LoadConfig, str], Changes]
 
@@ -48,11 +50,26 @@ def _rate(load: LoadConfig, text: str) -> Changes:
 
 
 AXES: Mapping[str, Axis] = {
-    "clients": Axis("clients", ("arrivals", "rate", "max_concurrent"), _clients),
-    "rates": Axis("rate", ("rate",), _rate),
-    "prompt_lens": Axis("prompt_len", ("prompt_len",), lambda load, text: {"prompt_len": str(Lengths.parse(text))}),
-    "output_lens": Axis("output_len", ("output_len",), lambda load, text: {"output_len": str(Lengths.parse(text))}),
+    "clients": Axis("clients", "clients", ("arrivals", "rate", "max_concurrent"), _clients),
+    "rates": Axis("rate", "conversations/s", ("rate",), _rate),
+    "prompt_lens": Axis(
+        "prompt_len",
+        "new tokens of a turn",
+        ("prompt_len",),
+        lambda load, text: {"prompt_len": str(Lengths.parse(text))},
+    ),
+    "output_lens": Axis(
+        "output_len",
+        "tokens of an answer",
+        ("output_len",),
+        lambda load, text: {"output_len": str(Lengths.parse(text))},
+    ),
 }
+
+
+def label_of(field: str) -> str:
+    """What the axis of a plot over a field of lines is called."""
+    return next((axis.label for axis in AXES.values() if axis.field == field), field.replace("_", " "))
 
 
 def at(load: LoadConfig, values: Mapping[str, str]) -> LoadConfig:

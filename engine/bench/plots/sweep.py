@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from draftline.engine.bench.load.axes import label_of
 from draftline.engine.bench.plots.canvas import COLOURS, PERCENTILES, canvas, name_percentiles
 
 
@@ -41,7 +42,7 @@ def plot_sweep(lines: Sequence[Mapping[str, Any]], axis: str, path: Path) -> Non
             (first, "time to the first token", "ms"),
             (gaps, "between tokens", "ms"),
         ):
-            axes.set(title=title, xlabel=axis.replace("_", " "), ylabel=unit)
+            axes.set(title=title, xlabel=label_of(axis), ylabel=unit)
             if models:  # they differ by factors
                 axes.set_yscale("log")
             else:

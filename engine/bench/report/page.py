@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from draftline.engine.bench.load.axes import label_of
 from draftline.engine.bench.noise import Spread, ratio
 from draftline.engine.bench.report.results import Case, Line, Metric, View, cases_of, kind_of_line, view_of
 from draftline.engine.bench.report.svg import Bar, Curve, Stack, bar_chart, line_chart, short, stack_chart
@@ -187,7 +188,7 @@ def _sweep_charts(view: View, metrics: Sequence[Metric], cases: Sequence[Case], 
         curves = [curve for number, metric in enumerate(group) for curve in _curves(metric, cases, axis, bool(number))]
         # What is 0 everywhere, such as the cache hits of prompts that have nothing in common, needs no picture.
         if any(len(curve.points) > 1 and any(y for _, y in curve.points) for curve in curves):
-            picture = line_chart(curves, axis.replace("_", " "), name)
+            picture = line_chart(curves, label_of(axis), name)
             charts.append(Chart(name, picture, [(curve.colour, curve.dotted, curve.name) for curve in curves]))
     return charts
 

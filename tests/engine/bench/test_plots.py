@@ -94,6 +94,16 @@ def test_loads_are_plotted_over_what_was_varied(tmp_path: Path) -> None:
     assert again.read_text() == path.read_text()
 
 
+@pytest.mark.parametrize(
+    ("axis", "label"),
+    [("rate", "conversations/s"), ("prompt_len", "new tokens of a turn"), ("output_len", "tokens of an answer")],
+)
+def test_an_axis_has_its_unit(axis: str, label: str, tmp_path: Path) -> None:
+    path = tmp_path / "load.svg"
+    plot_sweep([load(1.0, **{axis: 1}), load(2.0, **{axis: 2})], axis, path)
+    assert label in texts(path)
+
+
 def test_turns_are_plotted_without_those_that_no_conversation_reached(tmp_path: Path) -> None:
     path = tmp_path / "turns.svg"
     plot_turns([load(1.0), agents(), agents(workload="chat-serving", cache_hit_rate_by_turn=[None] * 3)], path)

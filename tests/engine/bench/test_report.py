@@ -117,8 +117,8 @@ def test_cases_that_differ_in_one_field_are_curves_and_the_rest_are_bars() -> No
     del agents["clients"]
     found = pictures(render({"a": [*loads, *swept, agents]}, "a"))
     assert "tokens/s by clients" in found
-    assert "tokens/s by prompt len" in found
-    assert "tokens/s by output len" not in found  # a curve for each of them
+    assert "tokens/s by new tokens of a turn" in found
+    assert "tokens/s by tokens of an answer" not in found  # a curve for each of them
     assert "tokens/s" in found  # bars: of the agents alone
     assert "TTFT p50 ms by turn" in found
 
