@@ -15,6 +15,7 @@ from draftline.structured.json_schema.parsing import parse
 from draftline.structured.json_schema.spelling import IntegerSpelling, PropertyOrder, Whitespace
 from draftline.structured.json_schema.unique_items import unique_paths
 from draftline.structured.language import Language
+from draftline.structured.regular import ecma
 from draftline.structured.regular.syntax import to_regex
 
 
@@ -64,8 +65,10 @@ def _graph(
     schema: str, limits: SchemaLimits, integers: IntegerSpelling, close_objects: bool = False
 ) -> tuple[Normaliser, Graph]:
     document = Document(parse(schema, limits))
-    wider = Normaliser(document, limits, widest_format_set, integers) if has_wider(schema) else None
-    normaliser = Normaliser(document, limits, format_set, integers, wider, close_objects)
+    wider = None
+    if has_wider(schema) or ecma.may_have_boundaries(schema):
+        wider = Normaliser(document, limits, widest_format_set, ecma.parse_widest, integers)
+    normaliser = Normaliser(document, limits, format_set, ecma.parse, integers, wider, close_objects)
     return normaliser, build_graph(normaliser, normaliser.demand(document.root), limits)
 
 

@@ -33,6 +33,7 @@ from draftline.structured.json_schema.shapes.strings import StringSet
 from draftline.structured.json_schema.shapes.union import EVERYTHING, NOTHING, Shapes, intersect, unite, widest
 from draftline.structured.json_schema.spelling import IntegerSpelling
 from draftline.structured.regular.dfa import TooComplexError
+from draftline.structured.regular.syntax import Node
 
 _DEPTH: Final = 6
 """The nesting depth to which emptiness is examined, where the answer only saves work."""
@@ -53,10 +54,11 @@ class Normaliser:
         document: the schema document.
         limits: bounds on the expansion.
         format_set: the strings of each format.
+        parse_pattern: the syntax tree of a pattern.
         integers: the texts of integers.
         closes_objects: whether objects that say nothing of other members will be closed.
         wider: a normaliser that proves emptiness in place of this one, or None. Its formats include all strings that
-            any validator accepts.
+            any validator accepts, and so do its patterns.
 
     Attributes:
         violations: the parts that cannot be enforced, by pointer and keyword.
@@ -68,12 +70,14 @@ class Normaliser:
         document: Document,
         limits: SchemaLimits,
         format_set: Callable[[str], StringSet | None],
+        parse_pattern: Callable[[str], Node],
         integers: IntegerSpelling,
         wider: Normaliser | None = None,
         closes_objects: bool = False,
     ) -> None:
         self.document = document
         self.format_set = format_set
+        self.parse_pattern = parse_pattern
         self.integers: IntegerSpelling = integers
         self.closes_objects = closes_objects
         self._limits = limits

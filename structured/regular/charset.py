@@ -75,6 +75,8 @@ def difference(one: CharSet, other: CharSet) -> CharSet:
 
 DIGIT = of("0123456789")
 WORD = union(charset([(0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A)]), of("_"))
+MAYBE_WORD = union(WORD, charset([(0x80, 0x10FFFF)]))
+"""``WORD``, and what may be in it beyond ASCII: that depends on the dialect and on the version of Unicode."""
 SPACE = union(
     charset([(0x09, 0x0D), (0x2000, 0x200A), (0x2028, 0x2029)]),
     of(" \u00a0\u1680\u202f\u205f\u3000\ufeff"),

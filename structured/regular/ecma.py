@@ -1,7 +1,11 @@
 """ECMA-262 patterns, the dialect of JSON Schema, as syntax trees over code points.
 
-Backreferences, word boundaries, and lookaheads and lookbehinds within one another are not translated: `UntranslatablePatternError`
-names them. Capturing groups and lazy repetitions do not change the language, so they are read as plain ones.
+Backreferences are not translated, nor are lookaheads and word boundaries in lookbehinds, nor lookbehinds and word boundaries in
+lookaheads that are not at the start: `UntranslatablePatternError` names them. Capturing groups and lazy repetitions do not change
+the language, so they are read as plain ones.
+
+A word has only ASCII's letters in ECMA-262, and Unicode's in the validators of other languages. So where a pattern has a word
+boundary, its tree has the texts in which all of them find a match, and its widest tree those in which any may.
 
 A text has no surrogates, so a class has none, whichever of its ranges hold some. Only one of high surrogates right before one
 of low ones means the characters that these pairs are.
@@ -15,18 +19,20 @@ from typing import Final
 
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
+from draftline.structured.regular.expression import conjuncts
 from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
 from draftline.structured.regular.syntax import (
     Anchor,
     Chars,
-    Condition,
     Lookahead,
     Lookbehind,
     Node,
     alt,
     conditions,
+    no_word_boundary,
     repeat,
     seq,
+    word_boundary,
 )
 
 
@@ -39,7 +45,17 @@ _HEX2: Final = re.compile(r"x([0-9A-Fa-f]{2})")
 _HEX4: Final = re.compile(r"u([0-9A-Fa-f]{4})")
 _HEX_BRACED: Final = re.compile(r"u\{([0-9A-Fa-f]{1,6})\}")
 _PROPERTY: Final = re.compile(r"[pP]\{([A-Za-z_]+=)?([A-Za-z_]+)\}")
-_ASSERTION: Final = re.compile(r"[\^$]|\(\?<?[=!]")
+_ASSERTION: Final = re.compile(r"[\^$]|\(\?<?[=!]|\\[bB]")
+_ASSERTIONS: Final = {
+    "^": "anchor",
+    "$": "anchor",
+    "(?=": "lookahead",
+    "(?!": "lookahead",
+    "(?<=": "lookbehind",
+    "(?<!": "lookbehind",
+    "\\b": "word boundary",
+    "\\B": "word boundary",
+}
 _LOOK: Final = re.compile(r"\?(<?)([=!])")
 _LOOK_NESTING: Final = 4
 """The groups whose nesting a lookahead or lookbehind counts as."""
@@ -56,29 +72,58 @@ def parse(pattern: str) -> Node:
     Raises:
         UntranslatablePatternError: it is not a regular language, or malformed.
     """
-    parser = _Parser(pattern)
+    return _parsed(pattern, charset.WORD, charset.MAYBE_WORD)
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_widest(pattern: str) -> Node:
+    """The syntax tree of all texts in which any validator may find a match. Raises what `parse` raises."""
+    return _parsed(pattern, charset.MAYBE_WORD, charset.WORD)
+
+
+def _parsed(pattern: str, word: CharSet, near_word: CharSet) -> Node:
+    parser = _Parser(pattern, word, near_word)
     tree = parser.alternatives(0)
     if parser.position < len(pattern):
         raise UntranslatablePatternError("unmatched ')'")
-    return tree
+    return sighted(tree)
 
 
-def look(tree: Node, *, behind: bool, inside: bool) -> Condition:
-    """A lookbehind or a lookahead.
+def may_have_boundaries(schema: str) -> bool:
+    """Whether a pattern in the text of a schema may have another widest tree."""
+    return re.search(r"\\\\[bB]", schema) is not None
+
+
+def sighted(tree: Node) -> Node:
+    """The tree of a whole pattern, in which each lookahead and lookbehind sees the text that it asks for.
 
     Raises:
         UntranslatablePatternError: there is a lookahead in a lookbehind, or the other way round.
     """
     # An automaton of the text before a place does not see the text after it, and the other way round.
+    # A lookahead at the start of the text has nothing before it that it would have to see.
+    for part, _ in conjuncts(tree):
+        _refuse_blind(part)
+    return tree
+
+
+def _refuse_blind(tree: Node) -> None:
     for one in conditions(tree):
-        if not behind and isinstance(one, Lookbehind):
-            raise UntranslatablePatternError("a lookbehind in a lookahead")
-        if behind and (isinstance(one, Lookahead) or one == Anchor(end=True)):
-            raise UntranslatablePatternError("a lookahead or $ in a lookbehind")
-    return Lookbehind(tree, inside) if behind else Lookahead(tree, inside)
+        if isinstance(one, Anchor):
+            continue
+        for inner in conditions(one.node):
+            if isinstance(one, Lookahead) and isinstance(inner, Lookbehind):
+                raise UntranslatablePatternError("a lookbehind or \\b in a lookahead that is not at the start")
+            if isinstance(one, Lookbehind) and (isinstance(inner, Lookahead) or inner == Anchor(end=True)):
+                raise UntranslatablePatternError("a lookahead, $ or \\b in a lookbehind")
+        _refuse_blind(one.node)
 
 
 class _Parser(PatternReader):
+    def __init__(self, pattern: str, word: CharSet, near_word: CharSet) -> None:
+        super().__init__(pattern)
+        self._words = (word, near_word)
+
     def alternatives(self, nesting: int) -> Node:
         if nesting > MAX_NESTING:
             raise UntranslatablePatternError("groups nest too deep")
@@ -114,8 +159,7 @@ class _Parser(PatternReader):
             return atom
         self.eat("?")
         if assertion is not None:
-            kind = "anchor" if len(assertion[0]) == 1 else "lookbehind" if "<" in assertion[0] else "lookahead"
-            raise UntranslatablePatternError(f"a repeated {kind}")
+            raise UntranslatablePatternError(f"a repeated {_ASSERTIONS[assertion[0]]}")
         if self.peek() in ("*", "+"):
             raise UntranslatablePatternError(f"nothing to repeat at offset {self.position}")
         return repeat(atom, low, high)
@@ -134,8 +178,10 @@ class _Parser(PatternReader):
         if self.peek() in ("*", "+", "?"):
             raise UntranslatablePatternError(f"nothing to repeat at offset {self.position}")
         if self.eat("\\"):
-            if self.peek() in ("b", "B"):
-                raise UntranslatablePatternError("the word boundary \\b")
+            if self.eat("b"):
+                return word_boundary(*self._words)
+            if self.eat("B"):
+                return no_word_boundary(*self._words)
             return self._characters(self._escape())
         character = self.peek()
         self.position += 1
@@ -163,10 +209,16 @@ class _Parser(PatternReader):
         if found is None and self.peek() == "?":
             raise UntranslatablePatternError(f"the group ({self.text[self.position : self.position + 3]}…")
         # Each lookahead has an automaton of its own, within which those inside it are built.
+        around = self._words
+        if found is not None and found[2] == "!":
+            self._words = (around[1], around[0])
         inner = self.alternatives(nesting + (1 if found is None else _LOOK_NESTING))
+        self._words = around
         if not self.eat(")"):
             raise UntranslatablePatternError("a group without its ')'")
-        return inner if found is None else look(inner, behind=found[1] == "<", inside=found[2] == "=")
+        if found is None:
+            return inner
+        return Lookbehind(inner, found[2] == "=") if found[1] else Lookahead(inner, found[2] == "=")
 
     def _class(self) -> CharSet:
         """The ranges of a class, which may overlap and hold surrogates."""

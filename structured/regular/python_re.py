@@ -1,8 +1,9 @@
 """Patterns of Python's re module as syntax trees over code points, read with re's own parser.
 
 Every text in which a search for the tree finds a match is one in which re finds a match. ``$`` is the end of the text alone.
-Backreferences, word boundaries, the flags ``m`` and ``a``, and lookaheads and lookbehinds within one another are not translated:
-`UntranslatablePatternError` names them.
+Word boundaries are between characters of ASCII's words and others in ASCII. Backreferences, the flags ``m`` and ``a``, and
+lookaheads and lookbehinds within one another, but for what `ecma` translates, are not translated: `UntranslatablePatternError`
+names them.
 """
 
 from __future__ import annotations
@@ -15,18 +16,23 @@ from re import _parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
 from draftline.structured.regular import charset, unicode
-from draftline.structured.regular.ecma import UntranslatablePatternError, look
+from draftline.structured.regular.charset import CharSet
+from draftline.structured.regular.ecma import UntranslatablePatternError, sighted
 from draftline.structured.regular.syntax import (
+    ANY_CHAR,
     NEVER,
     Anchor,
     Chars,
     Lookahead,
+    Lookbehind,
     Node,
     alt,
     literal,
+    no_word_boundary,
     optional,
     repeat,
     seq,
+    word_boundary,
 )
 from draftline.structured.regular.unicode import Class, exactly
 
@@ -49,7 +55,7 @@ def parse(pattern: str, flags: int = 0) -> Node:
     for flag, letter in _REFUSED_FLAGS.items():
         if parsed.state.flags & flag:
             raise UntranslatablePatternError(f"the flag {letter}")
-    return _sequence(parsed, _Reading(dot_all=bool(parsed.state.flags & re.DOTALL)))
+    return sighted(_sequence(parsed, _Reading(dot_all=bool(parsed.state.flags & re.DOTALL))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,17 @@ class _Reading:
         return (
             Anchor(end=True) if self.surely else Lookahead(seq(optional(literal("\n")), Anchor(end=True)), inside=True)
         )
+
+    def words(self) -> tuple[CharSet, CharSet]:
+        """The sets of characters of a `word_boundary`."""
+        sets = (charset.WORD, charset.MAYBE_WORD)
+        return sets if self.surely else (sets[1], sets[0])
+
+    def no_boundary(self) -> Node:
+        inner = no_word_boundary(*self.words())
+        # Most versions of re find no "\\B" in the empty text.
+        some = alt([Lookbehind(ANY_CHAR, inside=True), Lookahead(ANY_CHAR, inside=True)])
+        return seq(some, inner) if self.surely else inner
 
 
 def _sequence(items: Iterable[tuple[Any, Any]], reading: _Reading) -> Node:
@@ -102,11 +119,12 @@ def _item(op: Any, argument: Any, reading: _Reading) -> Node:
             return reading.end()
         if argument is ops.AT_END_STRING:
             return Anchor(end=True)
-        raise UntranslatablePatternError("a word boundary")
+        return word_boundary(*reading.words()) if argument is ops.AT_BOUNDARY else reading.no_boundary()
     if op in (ops.ASSERT, ops.ASSERT_NOT):
         inside = op is ops.ASSERT
         around = reading if inside else replace(reading, surely=not reading.surely)
-        return look(_sequence(argument[1], around), behind=argument[0] < 0, inside=inside)
+        looked = _sequence(argument[1], around)
+        return Lookbehind(looked, inside) if argument[0] < 0 else Lookahead(looked, inside)
     if op is ops.FAILURE:  # an empty negative lookahead
         return NEVER
     raise UntranslatablePatternError(_UNTRANSLATABLE.get(str(op), f"the construct {str(op).lower()}"))

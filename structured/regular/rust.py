@@ -1,8 +1,9 @@
 r"""Patterns of Rust's regex crate, the dialect of pydantic's ``pattern``, as syntax trees over code points.
 
 Every text in which a search for the tree finds a match is one in which the crate finds a match. The classes ``\d``, ``\w``
-and ``\s`` are Unicode's there; the tree has ASCII's digits alone. Word boundaries, the flags ``m`` and ``x``, and Unicode
-properties other than general categories are not translated: `UntranslatablePatternError` names them.
+and ``\s`` are Unicode's there; the tree has ASCII's digits alone, and word boundaries only between characters of ASCII's words
+and others in ASCII. The boundaries of one side of a word, the flags ``m`` and ``x``, and Unicode properties other than general
+categories are not translated: `UntranslatablePatternError` names them.
 
 The syntax is described at https://docs.rs/regex/latest/regex/#syntax.
 """
@@ -17,9 +18,19 @@ from draftline.structured.regular import charset, unicode
 from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.ecma import UntranslatablePatternError
 from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
-from draftline.structured.regular.syntax import Anchor, Chars, Node, alt, repeat, seq
+from draftline.structured.regular.syntax import (
+    Anchor,
+    Chars,
+    Node,
+    alt,
+    no_word_boundary,
+    repeat,
+    seq,
+    word_boundary,
+)
 from draftline.structured.regular.unicode import Class, exactly
 
+_BOUNDARY: Final = re.compile(r"[bB](?!\{[a-z])")
 _COUNT: Final = re.compile(r"\{\s*(\d*)\s*(,\s*(\d*))?\s*\}")
 _FLAGS: Final = re.compile(r"\?([imsUuxR]*)(?:-([imsUuxR]+))?([:)])")
 _NAME: Final = re.compile(r"\?P?<[^>]+>")
@@ -131,6 +142,9 @@ class _Parser(PatternReader):
                 return Anchor(end=False)
             if self.eat("z"):
                 return Anchor(end=True)
+            if (found := self.match(_BOUNDARY)) is not None:
+                boundary = word_boundary if found[0] == "b" else no_word_boundary
+                return boundary(charset.WORD, charset.MAYBE_WORD)
             return Chars(_cased(self._escape(), flags).surely)
         character = self.peek()
         self.position += 1

@@ -111,7 +111,7 @@ class Lookahead(_Tree):
 class Lookbehind(_Tree):
     """The empty text, where the text before it ends with ``node``; where it does not, if ``inside`` is False.
 
-    ``node`` has no lookahead and no end of the text, and no lookahead has a lookbehind.
+    ``node`` has no lookahead and no end of the text. A lookahead has a lookbehind only at the start of the text.
     """
 
     node: "Node"
@@ -198,6 +198,30 @@ def literal(text: str) -> Node:
 @functools.lru_cache(maxsize=1024)
 def _character(character: str) -> Node:
     return Chars(charset.of(character))
+
+
+def word_boundary(word: CharSet, near_word: CharSet) -> Node:
+    """The empty text between a character in ``word`` and one not in ``near_word``, or an end of the text.
+
+    Dialects differ in which characters beyond ASCII are in words. With ``charset.WORD`` and ``charset.MAYBE_WORD``, these are
+    the boundaries in all dialects; the other way round, those in any.
+    """
+    return alt(
+        [
+            seq(Lookbehind(Chars(word), inside=True), Lookahead(Chars(near_word), inside=False)),
+            seq(Lookbehind(Chars(near_word), inside=False), Lookahead(Chars(word), inside=True)),
+        ]
+    )
+
+
+def no_word_boundary(word: CharSet, near_word: CharSet) -> Node:
+    """The empty text where no `word_boundary` is, with the same sets."""
+    return alt(
+        [
+            seq(Lookbehind(Chars(word), inside=True), Lookahead(Chars(word), inside=True)),
+            seq(Lookbehind(Chars(near_word), inside=False), Lookahead(Chars(near_word), inside=False)),
+        ]
+    )
 
 
 def has_condition(node: Node) -> bool:

@@ -87,7 +87,7 @@ GENERATE: list[tuple[Any, dict[str, Any], str]] = [
         "constraint: must be a Constraint or a type, not a dict; for a JSON Schema, pass Schema(…)",
     ),
     ("a", {"constraint": Constraint(regex="(")}, None),
-    ("a", {"constraint": Schema({"type": "string", "pattern": "x\\b"})}, None),
+    ("a", {"constraint": Schema({"type": "string", "pattern": "(x)\\1"})}, None),
     (
         "a",
         {"sampling_params": SamplingParams(stop_token_ids=[9999])},

@@ -20,6 +20,7 @@ from draftline.structured.json_schema.spelling import IntegerSpelling
 from draftline.structured.regular import ecma
 from draftline.structured.regular.dfa import TooComplexError
 from draftline.structured.regular.expression import conjuncts, without_anchors
+from draftline.structured.regular.syntax import Node
 
 TYPES: Final = {
     "null": Shapes(null=True),
@@ -85,6 +86,9 @@ class Expander(Protocol):
     def format_set(self, name: str) -> StringSet | None:
         """The strings of a format; None if it is not enforced."""
 
+    def parse_pattern(self, pattern: str) -> Node:
+        """The syntax tree of a pattern."""
+
     def expand(self, demands: Demands) -> Shapes:
         """The values that meet all demands."""
 
@@ -129,17 +133,36 @@ def _count(location: Location, keyword: str) -> int | None:
     return None if value is None else int(value)
 
 
-def pattern_set(expander: Expander, location: Location, keyword: str, pattern: str) -> StringSet | None:
-    """The strings that contain a match of a pattern; None, with a report, if it cannot be translated."""
+def pattern_sets(
+    expander: Expander, location: Location, keyword: str, pattern: str
+) -> tuple[StringSet, StringSet] | None:
+    """The strings that contain a match of a pattern, and those that may; None, with a report, if it cannot be translated."""
     try:
-        trees = [(without_anchors(tree), holds) for tree, holds in conjuncts(ecma.parse(pattern))]
-        return StringSet(
-            patterns=frozenset(tree for tree, holds in trees if holds),
-            not_patterns=frozenset(tree for tree, holds in trees if not holds),
-        )
+        tree, widest = expander.parse_pattern(pattern), ecma.parse_widest(pattern)
+        found = _searched(tree)
+        return found, found if widest == tree else _searched(widest)
     except (ecma.UntranslatablePatternError, TooComplexError) as error:
         expander.report(location.pointer, keyword, f"{pattern!r} cannot be translated: {error}")
         return None
+
+
+def name_set(expander: Expander, location: Location, keyword: str, pattern: str) -> StringSet | None:
+    """The names of members that contain a match of a pattern; None, with a report, if it cannot be translated."""
+    sets = pattern_sets(expander, location, keyword, pattern)
+    if sets is not None and sets[0] != sets[1]:
+        # A name that may match is neither of the pattern's members nor of the others.
+        reason = f"{pattern!r} cannot be translated: the word boundary \\b in names"
+        expander.report(location.pointer, keyword, reason)
+        return None
+    return None if sets is None else sets[0]
+
+
+def _searched(tree: Node) -> StringSet:
+    trees = [(without_anchors(one), holds) for one, holds in conjuncts(tree)]
+    return StringSet(
+        patterns=frozenset(one for one, holds in trees if holds),
+        not_patterns=frozenset(one for one, holds in trees if not holds),
+    )
 
 
 def absent(name: str) -> list[ObjectShape]:

@@ -13,8 +13,8 @@ from draftline.structured.json_schema.keywords.clause import (
     absent,
     max_count,
     min_count,
+    name_set,
     not_of,
-    pattern_set,
 )
 from draftline.structured.json_schema.shapes import strings
 from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demands, both
@@ -53,7 +53,7 @@ def _object(expander: Expander, location: Location) -> Clause:
     matched = [
         (names, pattern)
         for pattern in patterns
-        if (names := pattern_set(expander, location, "patternProperties", pattern)) is not None
+        if (names := name_set(expander, location, "patternProperties", pattern)) is not None
     ]
     # If a pattern cannot be translated, it is unknown which members are additional.
     closed = "additionalProperties" in schema and len(matched) == len(patterns)

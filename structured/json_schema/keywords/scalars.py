@@ -16,7 +16,7 @@ from draftline.structured.json_schema.keywords.clause import (
     max_count,
     min_count,
     not_of,
-    pattern_set,
+    pattern_sets,
     unsupported,
 )
 from draftline.structured.json_schema.shapes import numbers, strings
@@ -38,9 +38,9 @@ def scalar_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
     if any(keyword in schema for keyword in _STRING_KEYWORDS):
         yield _lengths(location)
     if "pattern" in schema:
-        given = pattern_set(expander, location, "pattern", schema["pattern"])
-        if given is not None:
-            yield _string_clause("pattern", given)
+        sets = pattern_sets(expander, location, "pattern", schema["pattern"])
+        if sets is not None:
+            yield Clause("pattern", _string_clause("pattern", sets[0]).holds, _string_clause("pattern", sets[1]).fails)
     if "format" in schema:
         yield from _format(expander, location)
     yield from _contents(expander, location)

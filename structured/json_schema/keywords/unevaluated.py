@@ -16,8 +16,8 @@ from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
     arrays_of,
+    name_set,
     not_of,
-    pattern_set,
     unsupported,
 )
 from draftline.structured.json_schema.keywords.objects import members_by_name, other_names
@@ -198,7 +198,7 @@ def _own(expander: Expander, location: Location, but: str) -> Case:
     names = frozenset(_names(schema.get("properties")))
     patterns: set[StringSet] = set()
     for pattern in _names(schema.get("patternProperties")):
-        found = pattern_set(expander, location, "patternProperties", pattern)
+        found = name_set(expander, location, "patternProperties", pattern)
         if found is not None:
             patterns.add(found)
     every_name = "additionalProperties" in schema or (

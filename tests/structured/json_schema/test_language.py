@@ -289,14 +289,16 @@ def test_everything_unsupported_is_named_with_its_pointer() -> None:
         "type": "object",
         "properties": {
             "a/b": {"items": {"const": 1}, "uniqueItems": True, "contains": {"const": 1}, "minContains": 2},
-            "c": {"type": "string", "pattern": "x\\b"},
+            "c": {"type": "string", "pattern": "(x)\\1"},
             "d": {"$ref": "https://example.com/other"},
             "e": {"not": {"format": "email"}},
             "f": {"type": "object", "minProperties": 2, "propertyNames": {"pattern": "^a"}},
             "g": {"type": "integer", "multipleOf": 123457},
+            "h": {"patternProperties": {"x\\b": {"type": "null"}}},
         },
     }
     assert refused(schema) == {
+        "/properties/h/patternProperties": "patternProperties",
         "/properties/a~1b/uniqueItems": "uniqueItems",
         "/properties/c/pattern": "pattern",
         "/properties/d/$ref": "$ref",
@@ -307,7 +309,7 @@ def test_everything_unsupported_is_named_with_its_pointer() -> None:
 
 
 def test_best_effort_reports_ignored_keywords() -> None:
-    schema = {"type": "string", "pattern": "x\\b"}
+    schema = {"type": "string", "pattern": "(x)\\1"}
     language = json_schema_language(json.dumps(schema), whitespace="compact", best_effort=True)
     assert [(one.pointer, one.keyword) for one in language.unenforced] == [("/pattern", "pattern")]
     assert Walker.of_grammar(language.grammar).accepts('"a"')

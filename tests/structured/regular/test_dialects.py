@@ -37,6 +37,7 @@ RUST = [
     r"^(a|)(b||c)$",
     r"^a{2}{2}$",
     r"^\.\*\[\/\-$",
+    r"\b[aé.]\b.*\B",
 ]
 
 
@@ -64,7 +65,8 @@ def test_a_tree_is_written_as_an_ecma_pattern(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "construct"),
     [
-        (r"\bword", r"the word boundary \\b"),
+        (r"\b{start}word", r"the word boundary \\b"),
+        (r"\<word", r"the word boundary \\<"),
         (r"(?m)^a", "the flag m"),
         (r"(?x) a", "the flag x"),
         (r"\p{Greek}", "the Unicode property Greek"),
@@ -93,6 +95,9 @@ def test_rust_s_other_constructs_are_named(pattern: str, construct: str) -> None
         r"^[ab.]{1,3}(?<!\.)(?<=b|\.)c$",
         r"^(?:(?<!a)\w|(?<=^a)a){2,3}\Z",
         r"^.(?<!\w)x",
+        r"^.?\b[xé].\b.?$",
+        r"\B.?\B",
+        r"^(?!.*\bx)(?!.*y\B).{1,3}$",
     ],
 )
 def test_python_s_re_matches_every_text(pattern: str) -> None:
@@ -104,9 +109,8 @@ def test_python_s_re_matches_every_text(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "construct"),
     [
-        ("(?<=a(?=b))", "a lookahead or \\$ in a lookbehind"),
-        ("(?!a(?<!b))", "a lookbehind in a lookahead"),
-        (r"\bx", "a word boundary"),
+        ("(?<=a(?=b))", r"a lookahead, \$ or \\b in a lookbehind"),
+        ("(?!a(?<!b))", r"a lookbehind or \\b in a lookahead that is not at the start"),
         (r"(a)\1", "a backreference"),
         ("(?i)a", "the flag i"),
         ("x*+", "a possessive repetition"),

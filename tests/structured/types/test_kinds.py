@@ -202,7 +202,7 @@ class Custom:
     [
         (Person, ["Person.meeting"]),
         (Nested, ["Nested.people[].meeting", "Nested.file"]),
-        (Annotated[str, StringConstraints(pattern=r"\bx")], ["str"]),
+        (Annotated[str, StringConstraints(pattern=r"\<x")], ["str"]),
         (dict[str, Annotated[set[int], Field(min_length=2)]], ["dict[]"]),
         (set[Person], ["set["]),
         (Literal[Colour.RED], ["Literal"]),

@@ -49,7 +49,7 @@ from draftline.engine.cli import app
             ],
         ),
         (
-            {"properties": {"a": {"$ref": "https://x/y"}, "b": {"pattern": "x\\b"}}},
+            {"properties": {"a": {"$ref": "https://x/y"}, "b": {"pattern": "(x)\\1"}}},
             [],
             1,
             ["refused: #/properties/a/$ref: $ref: ", "refused: #/properties/b/pattern: pattern: "],
