@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.json_schema.document import Document
-from draftline.structured.json_schema.formats import format_set, has_wider, widest_format_set
 from draftline.structured.json_schema.forms.lark import LarkWriter
 from draftline.structured.json_schema.forms.regular_form import NotRegularError, regular_form
 from draftline.structured.json_schema.graph import Graph, build_graph
@@ -12,10 +11,10 @@ from draftline.structured.json_schema.limits import DEFAULT_LIMITS as DEFAULT_LI
 from draftline.structured.json_schema.limits import SchemaLimits as SchemaLimits
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.parsing import parse
+from draftline.structured.json_schema.readings import POSSIBLY, SURELY, readings_differ
 from draftline.structured.json_schema.spelling import IntegerSpelling, PropertyOrder, Whitespace
 from draftline.structured.json_schema.unique_items import unique_paths
 from draftline.structured.language import Language
-from draftline.structured.regular import ecma
 from draftline.structured.regular.syntax import to_regex
 
 
@@ -65,10 +64,8 @@ def _graph(
     schema: str, limits: SchemaLimits, integers: IntegerSpelling, close_objects: bool = False
 ) -> tuple[Normaliser, Graph]:
     document = Document(parse(schema, limits))
-    wider = None
-    if has_wider(schema) or ecma.may_have_boundaries(schema):
-        wider = Normaliser(document, limits, widest_format_set, ecma.parse_widest, integers)
-    normaliser = Normaliser(document, limits, format_set, ecma.parse, integers, wider, close_objects)
+    wider = Normaliser(document, limits, POSSIBLY, integers) if readings_differ(schema) else None
+    normaliser = Normaliser(document, limits, SURELY, integers, wider, close_objects)
     return normaliser, build_graph(normaliser, normaliser.demand(document.root), limits)
 
 

@@ -168,13 +168,20 @@ _WIDEST: Final = {
     "date": "^[0-9.+-]{10}$",
     "time": ":",
     "date-time": ":",
+    "duration": "^[+-]?[Pp]",
     "email": "@",
     "idn-email": "@",
     "hostname": "^[^\\s@:/]*$",
     "idn-hostname": "^[^\\s@:/]*$",
-    "regex": "",
+    "ipv4": "^(?:(?:0[Xx][0-9A-Fa-f]*|[0-9]*)(?:\\.|$)){1,4}$",
+    "ipv6": ":",
+    "uuid": "^(?:urn:uuid:)?[{(]?[0-9A-Fa-f-]*[)}]?$",
+    "uri": ":",
+    "iri": ":",
+    "json-pointer": "^(?:$|[/#])",
+    "relative-json-pointer": "^[0-9]",
 }
-"""For formats whose set excludes strings that some validators accept: a pattern of all strings that any may accept."""
+"""Patterns of all strings that any validator may accept. For the formats that are not here, a lax one may accept any string."""
 
 _B64: Final = "[A-Za-z0-9+/]"
 _B32: Final = "[A-Z2-7]"
@@ -221,13 +228,12 @@ def _strings(pattern: str | None) -> StringSet | None:
 
 @functools.cache
 def widest_format_set(name: str) -> StringSet | None:
-    """All strings that any validator may accept for the format: for proofs that schemas exclude one another."""
-    pattern = _WIDEST.get(name)
-    return (
-        format_set(name) if pattern is None else StringSet(patterns=frozenset([without_anchors(ecma.parse(pattern))]))
-    )
+    """All strings that any validator may accept for the format; None for an unknown format."""
+    if name not in _PATTERNS:
+        return None
+    return StringSet(patterns=frozenset([without_anchors(ecma.parse(_WIDEST.get(name, "")))]))
 
 
-def has_wider(schema: str) -> bool:
-    """Whether the text of a schema mentions a format whose set is narrower than `widest_format_set`."""
-    return any(f'"{name}"' in schema for name in _WIDEST)
+def mentions_format(schema: str) -> bool:
+    """Whether the text of a schema may have a format that is enforced."""
+    return any(f'"{name}"' in schema for name in _PATTERNS)

@@ -24,16 +24,15 @@ from draftline.structured.json_schema.keywords.unevaluated import unevaluated_cl
 from draftline.structured.json_schema.keywords.values import value_clauses
 from draftline.structured.json_schema.limits import SchemaLimits
 from draftline.structured.json_schema.parsing import Json
+from draftline.structured.json_schema.readings import Reading
 from draftline.structured.json_schema.shapes.arrays import ArrayShape, Contains, array_within, settle_array
 from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demand, Demands, both
 from draftline.structured.json_schema.shapes.limits import TooManyShapesError
 from draftline.structured.json_schema.shapes.numbers import read_number
 from draftline.structured.json_schema.shapes.objects import ObjectShape, object_within, settle_object
-from draftline.structured.json_schema.shapes.strings import StringSet
 from draftline.structured.json_schema.shapes.union import EVERYTHING, NOTHING, Shapes, intersect, unite, widest
 from draftline.structured.json_schema.spelling import IntegerSpelling
 from draftline.structured.regular.dfa import TooComplexError
-from draftline.structured.regular.syntax import Node
 
 _DEPTH: Final = 6
 """The nesting depth to which emptiness is examined, where the answer only saves work."""
@@ -53,12 +52,11 @@ class Normaliser:
     Args:
         document: the schema document.
         limits: bounds on the expansion.
-        format_set: the strings of each format.
-        parse_pattern: the syntax tree of a pattern.
+        reading: how formats and patterns are read.
         integers: the texts of integers.
         closes_objects: whether objects that say nothing of other members will be closed.
-        wider: a normaliser that proves emptiness in place of this one, or None. Its formats include all strings that
-            any validator accepts, and so do its patterns.
+        wider: a normaliser that proves emptiness in place of this one, or None. Its sets include all values that any
+            validator accepts.
 
     Attributes:
         violations: the parts that cannot be enforced, by pointer and keyword.
@@ -69,15 +67,13 @@ class Normaliser:
         self,
         document: Document,
         limits: SchemaLimits,
-        format_set: Callable[[str], StringSet | None],
-        parse_pattern: Callable[[str], Node],
+        reading: Reading,
         integers: IntegerSpelling,
         wider: Normaliser | None = None,
         closes_objects: bool = False,
     ) -> None:
         self.document = document
-        self.format_set = format_set
-        self.parse_pattern = parse_pattern
+        self.reading = reading
         self.integers: IntegerSpelling = integers
         self.closes_objects = closes_objects
         self._limits = limits

@@ -159,6 +159,15 @@ def schemas(depth: int = 2) -> st.SearchStrategy[Any]:
     return st.one_of(leaves, _array(inner), _object(inner), _object(inner), _combined(inner))
 
 
+_NEGATING = ("not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems")
+
+
+def may_leave_out(schema: Any) -> bool:
+    """Whether a valid value may have no text: a string that violates a format, but not for every validator."""
+    written = json.dumps(schema)
+    return '"format"' in written and any(f'"{keyword}"' in written for keyword in _NEGATING)
+
+
 def guesses(schema: Any, source: random.Random, depth: int = 4) -> Any:
     """A value that tries to match, without much thought."""
     if not isinstance(schema, dict) or depth == 0:

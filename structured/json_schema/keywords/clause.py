@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.document import Document, Location
 from draftline.structured.json_schema.parsing import Json
+from draftline.structured.json_schema.readings import Reading
 from draftline.structured.json_schema.shapes.arrays import ANY_ARRAY, ArrayShape, settle_array
 from draftline.structured.json_schema.shapes.demands import NEVER, Demands
 from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, ObjectShape
@@ -65,6 +66,10 @@ class Expander(Protocol):
         """The texts of integers."""
 
     @property
+    def reading(self) -> Reading:
+        """How formats and patterns are read."""
+
+    @property
     def closes_objects(self) -> bool:
         """Whether objects that say nothing of other members will be closed."""
 
@@ -82,12 +87,6 @@ class Expander(Protocol):
 
     def count_values(self, location: Location, keyword: str, number: int) -> None:
         """Count enum values against the limit."""
-
-    def format_set(self, name: str) -> StringSet | None:
-        """The strings of a format; None if it is not enforced."""
-
-    def parse_pattern(self, pattern: str) -> Node:
-        """The syntax tree of a pattern."""
 
     def expand(self, demands: Demands) -> Shapes:
         """The values that meet all demands."""
@@ -136,11 +135,11 @@ def _count(location: Location, keyword: str) -> int | None:
 def pattern_sets(
     expander: Expander, location: Location, keyword: str, pattern: str
 ) -> tuple[StringSet, StringSet] | None:
-    """The strings that contain a match of a pattern, and those that may; None, with a report, if it cannot be translated."""
+    """The strings that match a pattern, and those of which the others do not; None, with a report, if it cannot be translated."""
     try:
-        tree, widest = expander.parse_pattern(pattern), ecma.parse_widest(pattern)
+        tree, other = expander.reading.pattern_holds(pattern), expander.reading.pattern_fails(pattern)
         found = _searched(tree)
-        return found, found if widest == tree else _searched(widest)
+        return found, found if other == tree else _searched(other)
     except (ecma.UntranslatablePatternError, TooComplexError) as error:
         expander.report(location.pointer, keyword, f"{pattern!r} cannot be translated: {error}")
         return None

@@ -119,10 +119,9 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
     if name == "double":
         doubles = unite(not_of("number"), Shapes(numbers=(NumberSet(binary64=True),)))
         yield Clause("format", lambda: doubles, None)
-    given = expander.format_set(name)
-    if given is not None:
-        clause = _string_clause("format", given)
-        yield Clause("format", clause.holds, None)
+    given, most = expander.reading.format_holds(name), expander.reading.format_fails(name)
+    if given is not None and most is not None:
+        yield Clause("format", _string_clause("format", given).holds, _string_clause("format", most).fails)
 
 
 def _contents(expander: Expander, location: Location) -> Iterator[Clause]:

@@ -11,6 +11,8 @@ import pytest
 from walk import Walker
 
 from draftline.structured.json_schema import json_schema_language
+from draftline.structured.json_schema.formats import _PATTERNS, _WIDEST, format_set, widest_format_set
+from draftline.structured.json_schema.shapes.strings import meet, outside
 
 SCHEMA = {"type": "string", "format": "regex"}
 
@@ -41,6 +43,25 @@ def test_regular_expressions(draft: str, patterns: list[str], written: bool) -> 
     assert language.unenforced == ()
     walker = Walker.of_language(language)
     assert [pattern for pattern in patterns if walker.accepts(json.dumps(pattern)) != written] == []
+
+
+@pytest.mark.parametrize("name", sorted(_PATTERNS))
+def test_no_string_of_a_format_is_surely_outside(name: str) -> None:
+    inside, most = format_set(name), widest_format_set(name)
+    assert inside is not None
+    assert most is not None
+    assert all(meet(inside, rest).is_empty() for rest in outside(most))
+
+
+@pytest.mark.parametrize("name", sorted(_WIDEST))
+def test_a_validator_rejects_what_is_surely_outside(name: str) -> None:
+    schema = {"type": "string", "not": {"format": name}}
+    validator = jsonschema_rs.validator_for(schema, validate_formats=True)
+    walker = Walker.of_language(json_schema_language(json.dumps(schema)))
+    source = random.Random(3)
+    texts = [text for _ in range(100) if (text := walker.write(source, 60)) is not None]
+    assert len(texts) > 40
+    assert [text for text in texts if not validator.is_valid(json.loads(text))] == []
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,7 @@ def test_everything_unsupported_is_named_with_its_pointer() -> None:
             "a/b": {"items": {"const": 1}, "uniqueItems": True, "contains": {"const": 1}, "minContains": 2},
             "c": {"type": "string", "pattern": "(x)\\1"},
             "d": {"$ref": "https://example.com/other"},
-            "e": {"not": {"format": "email"}},
+            "e": {"not": {"uniqueItems": True}},
             "f": {"type": "object", "minProperties": 2, "propertyNames": {"pattern": "^a"}},
             "g": {"type": "integer", "multipleOf": 123457},
             "h": {"patternProperties": {"x\\b": {"type": "null"}}},
@@ -302,7 +302,7 @@ def test_everything_unsupported_is_named_with_its_pointer() -> None:
         "/properties/a~1b/uniqueItems": "uniqueItems",
         "/properties/c/pattern": "pattern",
         "/properties/d/$ref": "$ref",
-        "/properties/e/not/format": "format",
+        "/properties/e/not/uniqueItems": "uniqueItems",
         "/properties/f/minProperties": "minProperties",
         "/properties/g/multipleOf": "multipleOf",
     }
@@ -323,8 +323,10 @@ def test_schemas_exclude_one_another_within_the_types_of_the_whole() -> None:
     assert one.accepts('"2024-02-29T10:00:00Z"')
     assert not one.accepts('"2024"')
     assert not one.accepts("null")
-    several = {"type": ["string", "null"], "oneOf": [{"format": "date"}, {"format": "date-time"}]}
-    assert refused(several) == {"/oneOf/0/format": "format", "/oneOf/1/format": "format"}  # both hold for null
+    several = walker({"type": ["string", "null"], "oneOf": [{"format": "date"}, {"format": "date-time"}]})
+    assert several.accepts('"2024-02-29"')
+    assert several.accepts('"2024-02-29T10:00:00Z"')
+    assert not several.accepts("null")  # both hold for it
     two = walker({"type": "string", "oneOf": [{"format": "uri"}, {"format": "hostname"}]})
     assert two.accepts('"https://a.b"')
     assert two.accepts('"a.b"')
@@ -335,8 +337,31 @@ def test_schemas_exclude_one_another_for_every_reading_of_a_format() -> None:
     assert one.accepts('"2024-01-01"')
     assert one.accepts('"2024-01-01T00:00:00Z"')
     # Punycode is not a host name here, but is one for most validators.
-    overlapping = {"oneOf": [{"type": "string", "format": "hostname"}, {"type": "string", "pattern": "^xn--"}]}
-    assert refused(overlapping) == {"/oneOf/0/format": "format"}
+    two = walker({"oneOf": [{"type": "string", "format": "hostname"}, {"type": "string", "pattern": "^xn--"}]})
+    assert two.accepts('"a.b"')
+    assert two.accepts('"xn--a b"')
+    assert not two.accepts('"xn--nxasmq6b"')
+
+
+def test_a_string_violates_a_format_if_it_does_for_every_validator() -> None:
+    user = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}, "url": {"format": "uri"}}}
+    team = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}, "url": {"type": "string"}}}
+    one = walker({"oneOf": [user, team]})
+    assert one.accepts('{"id":1,"url":"a/b"}')
+    assert one.accepts('{"id":1,"url":null}')
+    assert not one.accepts('{"id":1,"url":"https://a.b"}')
+    assert not one.accepts('{"id":1}')
+    branches = walker({"type": "string", "if": {"format": "email"}, "then": {"maxLength": 9}, "else": {"minLength": 2}})
+    assert [branches.accepts(f'"{text}"') for text in ("a@b.c", "ab", "a", "abcdefg@hij.kl")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not walker({"not": {"format": "uri-template"}}).accepts('"{"')  # a lax validator may read anything
+    # The proof that options exclude each other also asks every validator: "@x" is no address for some.
+    two = walker({"oneOf": [{"type": "string", "not": {"format": "email"}}, {"type": "string", "pattern": "^@x$"}]})
+    assert not two.accepts('"@x"')
 
 
 def test_numbers_without_a_short_expression_share_one_rule() -> None:
