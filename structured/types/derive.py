@@ -14,7 +14,7 @@ from pydantic_core import SchemaError
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.json_schema import DEFAULT_LIMITS, SchemaLimits, unenforceable
-from draftline.structured.types.core.place import MAX_DEPTH, CoreSchema, Place
+from draftline.structured.types.core.place import MAX_DEPTH, CoreSchema, Place, UnwritableError
 from draftline.structured.types.core.reader import CoreReader
 from draftline.structured.types.structs import core_schema
 from draftline.structured.types.typed_schema import TypedSchema
@@ -40,7 +40,10 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
     name = _name(kind)
     for nesting in _NESTINGS:
         reader = CoreReader(nesting)
-        root = reader.read(schema, Place(name, 0, {}))
+        try:
+            root = reader.read(schema, Place(name, 0, {}))
+        except UnwritableError as error:
+            raise UnsupportedConstraintError(dict.fromkeys([*reader.refused, *error.violations])) from None
         if reader.refused:
             raise UnsupportedConstraintError(reader.refused)
         document = json.dumps({**root, "$defs": reader.definitions} if reader.definitions else root)

@@ -10,17 +10,19 @@ from typing import Any
 
 from pydantic_core import SchemaValidator, ValidationError
 
-from draftline.structured.types.core.place import NOTHING, CoreSchema, Fragment, Place, Reader
+from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader
 
 
 def read_literal(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """A Literal's values."""
-    return _values(reader, schema, place, schema["expected"])
+    del reader
+    return _values(schema, place, schema["expected"])
 
 
 def read_enum(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """An Enum's values."""
-    return _values(reader, schema, place, schema["members"])
+    del reader
+    return _values(schema, place, schema["members"])
 
 
 def read_none(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -40,13 +42,13 @@ def enum_key(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     return {"enum": accepted}
 
 
-def _values(reader: Reader, schema: CoreSchema, place: Place, expected: Iterable[Any]) -> Fragment:
+def _values(schema: CoreSchema, place: Place, expected: Iterable[Any]) -> Fragment:
     validator = SchemaValidator(dict(schema))
     values = [value for value in map(_plain, expected) if _is_scalar(value)]
     accepted = [value for value in values if all(_accepts(validator, text) for text in _spellings(value))]
     if not accepted:
-        return reader.refuse(place, schema["type"], "none of its values can be written in JSON")
-    return {"enum": accepted} if accepted else NOTHING
+        raise place.unwritable(schema["type"], "none of its values can be written in JSON")
+    return {"enum": accepted}
 
 
 def _spellings(value: Any) -> list[str]:

@@ -32,8 +32,11 @@ def _text(pattern: str) -> Known:
     return lambda reader, schema, place: text(tree(pattern))
 
 
-def _refused(reason: str) -> Known:
-    return lambda reader, schema, place: reader.refuse(place, "type", reason)
+def _unwritable(reason: str) -> Known:
+    def read(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+        raise place.unwritable("type", reason)
+
+    return read
 
 
 def _zone(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -92,14 +95,14 @@ _BY_NAME: Final[dict[str, Known]] = {
     "NameEmail._validate": lambda reader, schema, place: text(network.email_text()),
     "ByteSize._validate": lambda reader, schema, place: {"type": "integer", "minimum": 0, "maximum": _MAX_BYTE_SIZE},
     "fraction_validator": _text("-?(?:0|[1-9][0-9]{0,17})(?:/[1-9][0-9]{0,17})?"),
-    "PathType.validate_file": _refused("whether a file exists cannot be guaranteed"),
-    "PathType.validate_directory": _refused("whether a directory exists cannot be guaranteed"),
-    "PathType.validate_socket": _refused("whether a socket exists cannot be guaranteed"),
-    "PathType.validate_new": _refused("whether a path is free cannot be guaranteed"),
-    "import_string": _refused("whether an object can be imported cannot be guaranteed"),
+    "PathType.validate_file": _unwritable("whether a file exists cannot be guaranteed"),
+    "PathType.validate_directory": _unwritable("whether a directory exists cannot be guaranteed"),
+    "PathType.validate_socket": _unwritable("whether a socket exists cannot be guaranteed"),
+    "PathType.validate_new": _unwritable("whether a path is free cannot be guaranteed"),
+    "import_string": _unwritable("whether an object can be imported cannot be guaranteed"),
     **dict.fromkeys([_ZONE, f"GenerateSchema._zoneinfo_schema.<locals>.{_ZONE}"], _zone),
     **dict.fromkeys(["pattern_either_validator", "pattern_str_validator"], _expression),
-    "pattern_bytes_validator": _refused("JSON has texts, and no regular expressions over bytes"),
+    "pattern_bytes_validator": _unwritable("JSON has texts, and no regular expressions over bytes"),
 }
 """Functions of pydantic by their qualified name."""
 

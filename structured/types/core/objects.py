@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from draftline.structured.errors import Violation
 from draftline.structured.types.core.aliases import Branch, Member, aliases_of
 from draftline.structured.types.core.collections import exactly
-from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader
+from draftline.structured.types.core.place import NOTHING, CoreSchema, Fragment, Place, Reader, UnwritableError
 
 _ANY: Final[CoreSchema] = {"type": "any"}
 
@@ -16,6 +18,7 @@ _ANY: Final[CoreSchema] = {"type": "any"}
 def read_model(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Models of pydantic, root models too."""
     kind = schema["cls"]
+    _check_instances(kind, place)
     if schema.get("custom_init"):
         reader.unenforced(place, "__init__", f"{kind.__name__}.__init__ is Python code")
     if schema.get("post_init") and not kind.model_post_init.__module__.startswith("pydantic."):
@@ -28,11 +31,18 @@ def read_model(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 
 def read_dataclass(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Dataclasses, of pydantic and of the standard library."""
+    _check_instances(schema["cls"], place)
     if schema.get("post_init"):
         name = schema["cls"].__name__
         reader.unenforced(place, "__post_init__", f"{name}.__post_init__ is Python code")
     config = schema.get("config")
     return reader.read(schema["schema"], place if config is None else replace(place, config=config))
+
+
+def _check_instances(kind: type, place: Place) -> None:
+    """Raise UnwritableError for classes without instances."""
+    if inspect.isabstract(kind):
+        raise place.unwritable("type", f"{kind.__name__} is an abstract class")
 
 
 def read_model_fields(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -83,12 +93,20 @@ def _object(
 ) -> Fragment:
     """An object of fields, each with its name, its schema and whether it is required."""
     members: list[Member] = []
+    missing: list[Violation] = []
     for name, one, required in fields:
         aliases = aliases_of(name, one, place.config)
         if not aliases:
             return reader.refuse(place.field(name), "alias", "pydantic reads it by neither its name nor an alias")
         inner = replace(place.field(name), depth=place.depth + max(map(len, aliases)))
-        members.append(Member(name, aliases, reader.read(one["schema"], inner), required))
+        try:
+            value = reader.read(one["schema"], inner)
+        except UnwritableError as error:
+            value = NOTHING
+            missing.extend(error.violations if required else ())
+        members.append(Member(name, aliases, value, required))
+    if missing:
+        raise UnwritableError(missing)
     other_names = {str(alias[0]) for member in members for alias in member.aliases}
     behaviour = schema.get("extra_behavior") or place.config.get("extra_fields_behavior") or "ignore"
     fragment = _written(reader, place, members)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from draftline.structured.errors import Violation
 from draftline.structured.json_schema.multiples import InexpressibleNumbersError
 from draftline.structured.regular.dfa import TooComplexError
 from draftline.structured.regular.ecma_text import whole
@@ -20,6 +21,21 @@ NOTHING: Final[Fragment] = {"not": {}}
 
 MAX_DEPTH: Final = 64
 """The deepest nesting of arrays and objects that recursive types and ``Any`` write. pydantic reads up to 200."""
+
+
+class UnwritableError(Exception):
+    """There is no text that a type is sure to read as a part of it.
+
+    What contains the part cannot be written either, up to a union with other choices or a field with a default: these leave it
+    out.
+
+    Attributes:
+        violations: the parts, by their paths.
+    """
+
+    def __init__(self, violations: Iterable[Violation]) -> None:
+        super().__init__("parts cannot be written")
+        self.violations = tuple(violations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +60,10 @@ class Place:
         """An item of an array here."""
         return replace(self, path=f"{self.path}[{index}]", depth=self.depth + 1)
 
+    def unwritable(self, keyword: str, reason: str) -> UnwritableError:
+        """The error of a part here."""
+        return UnwritableError([Violation(self.path, keyword, reason)])
+
     def option(self, schema: CoreSchema, key: str, config_key: str) -> Any:
         """An option of a schema, which may also stand in the configuration."""
         value = schema.get(key)
@@ -60,7 +80,11 @@ class Reader(Protocol):
     definitions: dict[str, Fragment]
 
     def read(self, schema: CoreSchema, place: Place) -> Fragment:
-        """The JSON Schema of a part."""
+        """The JSON Schema of a part.
+
+        Raises:
+            UnwritableError: it has none.
+        """
 
     def read_key(self, schema: CoreSchema, place: Place) -> Fragment:
         """The JSON Schema of the names of members that become keys of a dict."""

@@ -24,7 +24,16 @@ from draftline.structured.types.core import (
     unions,
 )
 from draftline.structured.types.core.limits import text_limits
-from draftline.structured.types.core.place import MAX_DEPTH, NOTHING, CoreSchema, Fragment, Place, Read, Reader
+from draftline.structured.types.core.place import (
+    MAX_DEPTH,
+    NOTHING,
+    CoreSchema,
+    Fragment,
+    Place,
+    Read,
+    Reader,
+    UnwritableError,
+)
 
 
 class CoreReader:
@@ -47,12 +56,17 @@ class CoreReader:
         self._schemas: dict[str, CoreSchema] = {}
         self._names: dict[str, str] = {}
         self._recursive: dict[str, bool] = {}
+        self._unwritable: dict[str, tuple[Violation, ...]] = {}
         self._first: dict[str, Place] = {}
         self._max_nesting = max_nesting
         self.ends = False
 
     def read(self, schema: CoreSchema, place: Place) -> Fragment:
-        """The JSON Schema of a part."""
+        """The JSON Schema of a part.
+
+        Raises:
+            UnwritableError: it has none.
+        """
         kind = schema["type"]
         if kind == "definitions":
             self._schemas.update({one["ref"]: one for one in schema["definitions"]})
@@ -123,9 +137,16 @@ class CoreReader:
             name = f"{name}.{place.depth}"
             # Each depth has the same fields: what is wrong with one of them is said once.
             place = replace(place, path=first.path)
+        if name in self._unwritable:
+            raise UnwritableError(self._unwritable[name])
         if name not in self.definitions:
             self.definitions[name] = {}
-            self.definitions[name] = self.read(self._schemas[ref], place)
+            try:
+                self.definitions[name] = self.read(self._schemas[ref], place)
+            except UnwritableError as error:
+                self.definitions[name] = NOTHING  # for parts of it that refer to it
+                self._unwritable[name] = error.violations
+                raise
         return {"$ref": f"#/$defs/{name}"}
 
     def any_value(self, place: Place) -> Fragment:
@@ -257,7 +278,10 @@ def _read_json(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 
 
 def _impossible(reason: str) -> Read:
-    return lambda reader, schema, place: reader.refuse(place, schema["type"], reason)
+    def read(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+        raise place.unwritable(schema["type"], reason)
+
+    return read
 
 
 _READERS: Final[dict[str, Read]] = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from draftline.structured.types.core.place import NOTHING, CoreSchema, Fragment, Place, Reader
+from draftline.structured.errors import Violation
+from draftline.structured.types.core.place import NOTHING, CoreSchema, Fragment, Place, Reader, UnwritableError
 
 
 def any_of(options: list[Fragment]) -> Fragment:
@@ -18,15 +20,33 @@ def any_of(options: list[Fragment]) -> Fragment:
     return options[0] if len(options) == 1 else {"anyOf": options}
 
 
+def writable(reader: Reader, choices: Iterable[CoreSchema], place: Place) -> list[Fragment]:
+    """The schemas of the choices that can be written.
+
+    Raises:
+        UnwritableError: none can.
+    """
+    written: list[Fragment] = []
+    violations: list[Violation] = []
+    for choice in choices:
+        try:
+            written.append(reader.read(choice, place))
+        except UnwritableError as error:
+            violations.extend(error.violations)
+    if violations and not written:
+        raise UnwritableError(violations)
+    return written
+
+
 def read_union(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Unions, smart and from left to right: both accept what one of their choices accepts."""
     choices = [choice[0] if isinstance(choice, tuple) else choice for choice in schema["choices"]]
-    return any_of([reader.read(choice, place) for choice in choices])
+    return any_of(writable(reader, choices, place))
 
 
 def read_nullable(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Optional values."""
-    return any_of([reader.read(schema["schema"], place), {"type": "null"}])
+    return any_of(writable(reader, [schema["schema"], {"type": "none"}], place))
 
 
 def read_tagged_union(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -45,16 +65,21 @@ def read_tagged_union(reader: Reader, schema: CoreSchema, place: Place) -> Fragm
         tags.setdefault(id(choice), []).append(value)
     if callable(discriminator):
         reader.unenforced(place, "discriminator", f"{_name(discriminator)} is Python code")
-        return any_of([reader.read(choice, place) for choice in choices.values()])
+        return any_of(writable(reader, choices.values(), place))
     names = _names(discriminator)
     if not names:
         return reader.refuse(place, "discriminator", "a discriminator within another object")
     options: list[Fragment] = []
+    violations: list[Violation] = []
     for number, choice in choices.items():
         values = list(dict.fromkeys(value for value in tags[number] if isinstance(value, str | int)))
-        options.append(
-            {"allOf": [reader.read(choice, place), any_of([_tagged(name, names, values) for name in names])]}
-        )
+        tagged = any_of([_tagged(name, names, values) for name in names])
+        try:
+            options.append({"allOf": [reader.read(choice, place), tagged]})
+        except UnwritableError as error:
+            violations.extend(error.violations)
+    if violations and not options:
+        raise UnwritableError(violations)
     return any_of(options)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import enum
+import io
 import json
 import re
 import zoneinfo
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from ipaddress import IPv4Network
@@ -174,7 +177,8 @@ class Person(BaseModel):
 
 class Nested(BaseModel):
     people: list[Person]
-    file: pydantic.FilePath | None = None
+    file: pydantic.FilePath
+    other: pydantic.FilePath | None = None
 
 
 class Checked(BaseModel):
@@ -189,6 +193,34 @@ class Checked(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> Checked:
         return self
+
+
+class Tool(BaseModel):
+    name: str
+    run: Callable[[str], str]
+
+
+class Base(BaseModel, abc.ABC):
+    name: str
+
+    @abc.abstractmethod
+    def run(self) -> None: ...
+
+
+class Agent(BaseModel, arbitrary_types_allowed=True):
+    name: str
+    tools: list[Tool] = []
+    tool: Union[Tool, Base, None] = None
+    source: Union[str, io.IOBase] = ""
+
+
+class Plain(BaseModel):
+    kind: Literal["plain"]
+
+
+class Hooked(BaseModel):
+    kind: Literal["hooked"]
+    hook: Callable[[], None]
 
 
 class Custom:
@@ -210,6 +242,11 @@ class Custom:
         (Custom, ["Custom"]),
         (Annotated[int, PlainValidator(int)], ["int"]),
         (type[int], ["type[int]"]),
+        (Union[type[int], Callable[[], int]], ["Union", "Union"]),
+        (dict[str, list[Callable[[], int]]], ["dict[str,"]),
+        (Tool, ["Tool.run"]),
+        (Union[Tool, Base], ["Union", "Union"]),
+        (list[Base], ["list["]),
         (Annotated[dict[str, int], Field(min_length=2)], ["dict[str, int]"]),
         (Annotated[int, Field(gt=3, lt=4)], ["int"]),
         (Annotated[pydantic.HttpUrl, pydantic.UrlConstraints(max_length=20)], ["HttpUrl"]),
@@ -231,6 +268,19 @@ def test_what_cannot_be_guaranteed_is_named(kind: Any, paths: list[str]) -> None
     assert len(named) == len(paths)
     for path, name in zip(paths, named, strict=True):
         assert name.startswith(path)
+
+
+def test_choices_and_defaults_are_written_without_what_json_cannot_hold() -> None:
+    one = walker(Agent)
+    texts = ['{"name":"a"}', '{"name":"a","tools":[]}', '{"name":"a","tool":null}', '{"name":"a","source":"b"}']
+    assert [one.accepts(text) for text in texts] == [True, False, True, True]
+    for text in ('{"name":"a","tool":null}', '{"name":"a","source":"b"}'):
+        Agent.model_validate_json(text, strict=True)
+    assert walker(Union[Tool, Agent]).accepts('{"name":"a"}')
+    assert walker(dict[str, Union[Tool, int]]).accepts('{"a":1}')
+    tagged = walker(Annotated[Union[Plain, Hooked], Field(discriminator="kind")])
+    assert tagged.accepts('{"kind":"plain"}')
+    assert not tagged.accepts('{"kind":"hooked"}')
 
 
 def test_python_validators_are_named_once() -> None:
