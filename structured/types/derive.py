@@ -40,14 +40,19 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
     name = _name(kind)
     for nesting in _NESTINGS:
         reader = CoreReader(nesting)
+        is_last = nesting == _NESTINGS[-1]
         try:
             root = reader.read(schema, Place(name, 0, {}))
         except UnwritableError as error:
             raise UnsupportedConstraintError(dict.fromkeys([*reader.refused, *error.violations])) from None
+        except RecursionError:
+            if is_last:
+                raise UnsupportedConstraintError([Violation(name, "type", "its parts nest too deep")]) from None
+            continue  # each level of a recursive type may have many validators
         if reader.refused:
             raise UnsupportedConstraintError(reader.refused)
         document = json.dumps({**root, "$defs": reader.definitions} if reader.definitions else root)
-        may_shrink = reader.ends and nesting != _NESTINGS[-1]
+        may_shrink = reader.ends and not is_last
         try:
             _check(document, name, _FEW_SHAPES if may_shrink else DEFAULT_LIMITS)
             break

@@ -32,6 +32,7 @@ from pydantic import (
     Tag,
     TypeAdapter,
     WithJsonSchema,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -281,6 +282,24 @@ def test_choices_and_defaults_are_written_without_what_json_cannot_hold() -> Non
     tagged = walker(Annotated[Union[Plain, Hooked], Field(discriminator="kind")])
     assert tagged.accepts('{"kind":"plain"}')
     assert not tagged.accepts('{"kind":"hooked"}')
+
+
+def passed(value: Any, handler: Any) -> Any:
+    return handler(value)
+
+
+class Linked(BaseModel):
+    """A recursive type of which each level has several validators."""
+
+    next: Annotated[Optional[Linked], *[WrapValidator(passed)] * 10] = None
+
+
+def test_recursive_types_with_many_validators_have_fewer_levels() -> None:
+    one = walker(Linked)
+    for levels in (1, 5):
+        text = '{"next":' * levels + "null" + "}" * levels
+        assert one.accepts(text)
+        Linked.model_validate_json(text)
 
 
 def test_python_validators_are_named_once() -> None:
