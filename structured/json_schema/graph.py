@@ -70,10 +70,13 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
             shapes = without
             closing[where(value, "properties")] = None
         nodes[value] = shapes
-        count += 1 + len(shapes.numbers) + len(shapes.strings) + len(shapes.arrays) + len(shapes.objects)
-        count += sum(len(shape.named) for shape in shapes.objects)
+        count += _size(shapes)
         if count > limits.shapes:
-            raise InvalidConstraintError(f"the schema has more than {limits.shapes} shapes when normalised")
+            largest = max(nodes, key=lambda one: _size(nodes[one]))
+            raise InvalidConstraintError(
+                f"the schema has more than {limits.shapes} shapes when normalised,"
+                f" {_size(nodes[largest])} of them at #{where(largest, '')}"
+            )
         waiting.extend(child for child in children(shapes) if child not in nodes)
     fruitful = _fruitful(nodes)
     if root not in fruitful:
@@ -85,6 +88,12 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
             shapes = pruned[value] = _prune(nodes[value], fruitful)
             waiting.extend(child for child in children(shapes) if child in fruitful)
     return Graph(root, pruned, tuple(closing))
+
+
+def _size(shapes: Shapes) -> int:
+    """The shapes of a value, and the members of its objects."""
+    cases = len(shapes.numbers) + len(shapes.strings) + len(shapes.arrays) + len(shapes.objects)
+    return 1 + cases + sum(len(shape.named) for shape in shapes.objects)
 
 
 def children(shapes: Shapes) -> Iterator[Demands]:

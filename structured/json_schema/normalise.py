@@ -144,7 +144,8 @@ class Normaliser:
         self._work += len(one.strings) * len(other.strings) + len(one.numbers) * len(other.numbers)
         if self._work > self._limits.intersections:
             raise InvalidConstraintError(
-                f"the schema takes more than {self._limits.intersections} intersections of shapes to normalise"
+                f"the schema takes more than {self._limits.intersections} intersections of shapes to normalise,"
+                f" the last of them at #{self.place(demand.location.pointer, keyword)}"
             )
         try:
             joint = intersect(one, other)

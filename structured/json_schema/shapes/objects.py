@@ -48,6 +48,10 @@ class ObjectShape:
         for known, value in self.named:
             if known == name:
                 return value
+        return self.unnamed(name)
+
+    def unnamed(self, name: str) -> Demands:
+        """The demands on a member that is not in ``named``."""
         for members in self.others:
             if members.names.contains(name):
                 return members.value
@@ -59,13 +63,18 @@ ANY_OBJECT: Final = ObjectShape()
 
 def meet_objects(one: ObjectShape, other: ObjectShape) -> Iterator[ObjectShape]:
     """The intersection."""
-    names = dict.fromkeys([name for name, _ in one.named] + [name for name, _ in other.named])
-    named = {name: both(one.value_of(name), other.value_of(name)) for name in names}
+    mine, theirs = dict(one.named), dict(other.named)
+    named = {
+        name: both(
+            mine[name] if name in mine else one.unnamed(name), theirs[name] if name in theirs else other.unnamed(name)
+        )
+        for name in mine | theirs
+    }
     others: list[Members] = []
-    for mine in one.others:
+    for ours in one.others:
         for yours in other.others:
-            value = both(mine.value, yours.value)
-            joint = meet_strings(mine.names, yours.names)
+            value = both(ours.value, yours.value)
+            joint = meet_strings(ours.names, yours.names)
             if value == NEVER or joint.is_empty():
                 continue
             if joint.only is not None:
@@ -93,7 +102,7 @@ def settle_object(shape: ObjectShape, some: tuple[Members, ...]) -> Iterator[Obj
     named = dict(shape.named)
     for name in sorted(shape.required):
         if name not in named:
-            named[name] = shape.value_of(name)
+            named[name] = shape.unnamed(name)
     if any(named[name] == NEVER for name in shape.required):
         return
     minimum = max(shape.min_members, len(shape.required))
@@ -157,7 +166,7 @@ def object_within(one: ObjectShape, other: ObjectShape) -> bool:
         return False
     mine, theirs = dict(one.named), dict(other.named)
     return all(
-        (value := one.value_of(name) if name not in mine else mine[name]) == NEVER
-        or (theirs[name] if name in theirs else other.value_of(name)) <= value
+        (value := mine[name] if name in mine else one.unnamed(name)) == NEVER
+        or (theirs[name] if name in theirs else other.unnamed(name)) <= value
         for name in mine.keys() | theirs.keys()
     )

@@ -61,6 +61,8 @@ class StringSet:
             return False
         if value in self.without:
             return False
+        if not self.patterns and not self.not_patterns:
+            return True
         return all(_dfa(one).matches(value) for one in self.patterns) and not any(
             _dfa(one).matches(value) for one in self.not_patterns
         )

@@ -482,7 +482,16 @@ def test_malformed_schemas_are_rejected(schema: str, message: str) -> None:
         (SchemaLimits(schema_bytes=20), {"title": "x" * 30}, "larger than 20 bytes"),
         (SchemaLimits(depth=3), {"not": {"not": {"not": {"type": "null"}}}}, "nests 4 deep"),
         (SchemaLimits(enum_values=3), {"enum": [1, 2, 3, 4]}, "more than 3 enum values"),
-        (SchemaLimits(shapes=10), {"properties": {f"p{n}": {"type": "string"} for n in range(20)}}, "more than 10"),
+        (
+            SchemaLimits(shapes=20),
+            {"items": {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(20)}}},
+            "more than 20 shapes when normalised, 22 of them at #/items$",
+        ),
+        (
+            SchemaLimits(intersections=40),
+            {"items": {"allOf": [{"properties": {f"p{n}": {"type": "string"}}} for n in range(20)]}},
+            r"more than 40 intersections of shapes to normalise, the last of them at #/items/allOf/",
+        ),
         (SchemaLimits(grammar_bytes=100), {"type": "object"}, "larger than 100 bytes"),
     ],
 )
