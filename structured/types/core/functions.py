@@ -131,7 +131,7 @@ def read_after(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
         return _inner(reader, schema, place)
     coded = _encoded(function)
     if coded is not None:
-        return coded
+        return _within(reader, schema["schema"], place, coded)
     if _is_internal(function):
         return _unknown(reader, function, place)
     reader.unenforced(
@@ -251,6 +251,14 @@ def _encoded(function: Any) -> Fragment | None:
     if isinstance(coding, types.EncodedStr):
         return text(encoded.base64_of_ascii())
     return text(encoded.base64_text(url_safe=coding.encoder is types.Base64UrlEncoder))
+
+
+def _within(reader: Reader, schema: CoreSchema, place: Place, coded: Fragment) -> Fragment:
+    """Encoded texts within the limits that the schema before the decoder has: those of the text."""
+    if schema["type"] == "bytes" and place.config.get("val_json_bytes", "utf8") != "utf8":
+        return reader.refuse(place, "val_json_bytes", "its texts would be encoded twice")
+    limits = reader.read(schema, place)
+    return coded if limits == {"type": "string"} else {"allOf": [coded, limits]}
 
 
 def _module(function: Any) -> str:

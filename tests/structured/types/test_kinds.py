@@ -36,7 +36,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.types import PaymentCardNumber
+from pydantic.types import Base64Encoder, Base64UrlEncoder, PaymentCardNumber
 from random_types import (
     Aliased,
     Bus,
@@ -141,6 +141,8 @@ BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
         (pydantic.Json[list[int]], r'"[1,2]" "[]"', r'"[1,\"a\"]" [1]'),
         (pydantic.Base64Bytes, '"YWI=" ""', '"YWI" "YW I="'),
         (pydantic.Base64Str, '"YWI=" ""', '"/w=="'),
+        (Annotated[bytes, Field(min_length=6), pydantic.EncodedBytes(Base64Encoder)], '"YWJjZA=="', '"YWI="'),
+        (Annotated[str, Field(max_length=4), pydantic.EncodedStr(Base64UrlEncoder)], '"YWI="', '"YWJjZA=="'),
         (Annotated[bytes, Field(max_length=2)], '"ab"', '"abc" "é"'),
         (pydantic.ByteSize, "1024", '"1KB"'),
         (pydantic.Secret[Annotated[int, Field(ge=3)]], "3", "2"),
