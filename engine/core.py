@@ -294,7 +294,7 @@ class Core:
         seconds = arrived - max(in_flight.started, self._arrived)
         self._arrived = arrived
         decoding = sum([row.start >= row.sequence.prompt_len for row in rows])
-        self._stats.add(rows, decoding, seconds, now, times)
+        self._stats.add(rows, decoding, in_flight.step.logits, seconds, now, times)
         self._step_log.read(in_flight.number, len(rows), seconds, in_flight.host_s)
         self._policy.observe_step(plan, in_flight.caught_up_tokens, seconds)
         computed = sum([row.count for row in rows])
@@ -331,8 +331,7 @@ class Core:
             kept_tokens.append(kept)
             updates.append((output, of_output))
         if verified:
-            for _, drafted, accepted in verified:
-                self._stats.drafts.count(drafted, accepted)
+            self._stats.drafts.count_all([(drafted, accepted) for _, drafted, accepted in verified])
             self._policy.observe(verified)
         self._stats.generated_tokens += sum(map(len, kept_tokens))
         self._scheduler.commit(plan, kept_tokens)

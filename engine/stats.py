@@ -6,7 +6,8 @@ They are plain numbers, cheap enough for every step. Metrics and reports that re
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, zip_longest
 
@@ -127,15 +128,20 @@ class DraftTally:
         # Added in place: a `StepTimes` an addition takes the host several times as long.
         self._draft_s = self._verify_s = self._sample_s = self._host_s = 0.0
 
-    def count(self, drafted: int, accepted: int) -> None:
-        """Count one sequence's step with ``drafted`` drafts, of which the first ``accepted`` were accepted."""
+    def count_all(self, steps: Iterable[tuple[int, int]]) -> None:
+        """Count many sequences' steps, each by its drafts and how many of them were accepted. Most are alike."""
+        for (drafted, accepted), times in Counter(steps).items():
+            self.count(drafted, accepted, times)
+
+    def count(self, drafted: int, accepted: int, times: int = 1) -> None:
+        """Count so many steps of a sequence with ``drafted`` drafts, of which the first ``accepted`` were accepted."""
         lacking = drafted + 1 - len(self._drafted)
         if lacking > 0:
             self._drafted += [0] * lacking
             self._accepted += [0] * lacking
-        self._steps += 1
-        self._drafted[drafted] += 1
-        self._accepted[accepted] += 1
+        self._steps += times
+        self._drafted[drafted] += times
+        self._accepted[accepted] += times
 
     def add_times(self, times: StepTimes) -> None:
         """Add the times of a step with drafts."""

@@ -63,6 +63,7 @@ class LaunchedStep:
         rows: the plan's.
         tokens: [S] int64, sampled at each sampled position in row order.
         accepted: [R] integers, how many of its tokens each row keeps.
+        logits: the positions that got logits.
         logprobs: of the sampled positions of the rows that asked for them, if any did.
         prompt_logprobs: of prompt positions, likewise.
         arrival: tells when all these are there.
@@ -72,6 +73,7 @@ class LaunchedStep:
     rows: tuple[Row, ...]
     tokens: Tensor
     accepted: Tensor
+    logits: int
     logprobs: LogprobTensors | None
     prompt_logprobs: LogprobTensors | None
     arrival: Arrival
@@ -118,6 +120,7 @@ def read_back(
         rows=rows,
         tokens=samples.arriving,
         accepted=samples.arriving_counts,
+        logits=forward.logits.shape[0],
         logprobs=_logprobs(rows, forward.logits, samples.tokens, ops),
         prompt_logprobs=_prompt_logprobs(rows, forward.logits, samples.tokens, ops),
         arrival=Arrival(samples.tokens.device, pool),  # of all that

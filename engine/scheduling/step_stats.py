@@ -37,12 +37,15 @@ class StepStats:
         self._token_gaps = Histogram(TOKEN_GAP_BOUNDS_S)
         self._read_at = now
 
-    def add(self, rows: tuple[Row, ...], decoding: int, seconds: float, now: float, times: StepTimes | None) -> None:
+    def add(
+        self, rows: tuple[Row, ...], decoding: int, logits: int, seconds: float, now: float, times: StepTimes | None
+    ) -> None:
         """Add a step.
 
         Args:
             rows: its rows.
             decoding: how many of them are past their prompts.
+            logits: the positions that got logits.
             seconds: how long it took.
             now: the time in seconds at which its results were read.
             times: of its parts, if it had drafts.
@@ -53,7 +56,6 @@ class StepStats:
         if times is not None:
             self.drafts.add_times(times)
         if self._work is not None:
-            logits = sum([row.logits_count for row in rows])
             work = self._work.step([(row.start, row.count + row.drafts) for row in rows], logits)
             self.meter.add(seconds, *work)
 

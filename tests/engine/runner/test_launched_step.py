@@ -38,6 +38,7 @@ def launched(
         tuple(rows),
         torch.tensor(tokens, dtype=torch.int64),
         torch.tensor(accepted, dtype=torch.int32),
+        len(tokens),
         logprobs,
         prompt_logprobs,
         Arrival(torch.device("cpu"), EventPool()),
