@@ -10,7 +10,7 @@ import torch
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.cache import CachedDrafting
 from draftline.engine.drafting.cost_cache import CostCache
-from draftline.engine.drafting.costs import caught_up_tokens, measure_catch_up, measure_costs
+from draftline.engine.drafting.costs import caught_up_tokens, measure_catch_up, measure_costs, measured_context
 from draftline.engine.drafting.loaded import load_draft
 from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, FixedDrafting, ForcedTextDrafting
 from draftline.engine.runner.memory import memory_explained
@@ -172,15 +172,17 @@ class DrafterBuilder:
         facts: tuple[str, ...],
     ) -> DraftBudgets:
         """Measure how long steps and catching up take, or read it from the cache, and make what chooses by that."""
-        caught_up: tuple[int, ...] = ()
+        positions: int | None = None
         if self._draft is not None:
             facts += self._draft.facts
-            caught_up = caught_up_tokens(table, self.max_draft_tokens)
+            positions = self._draft.needs(self.max_draft_tokens).max_positions
+        known = measured_context(table, self.max_draft_tokens, positions)
+        caught_up = () if self._draft is None else caught_up_tokens(known)
         costs = CostCache(self._config, facts).get_or_measure(
             [*product(rows, draft_lens), *[(0, tokens) for tokens in caught_up]],
             lambda: {
-                **measure_costs(runner, table, rows, draft_lens, _COST_ROUNDS),
-                **measure_catch_up(runner, table, caught_up, self.max_draft_tokens, _COST_ROUNDS),
+                **measure_costs(runner, table, known, rows, draft_lens, _COST_ROUNDS),
+                **measure_catch_up(runner, table, known, caught_up, _COST_ROUNDS),
             },
         )
         # Costs of no rows are those of catching up; see `Costs`.

@@ -25,20 +25,20 @@ _ENOUGH_S = 0.1
 
 @torch.inference_mode()
 def measure_costs(
-    runner: Runner, table: SlotTable, row_counts: Iterable[int], draft_lens: Iterable[int], rounds: int
+    runner: Runner, table: SlotTable, known: int, row_counts: Iterable[int], draft_lens: Iterable[int], rounds: int
 ) -> Costs:
     """Time a step for each number of rows and drafts. The slot table must be unused, and is left as it was.
 
     Args:
         runner: launches the steps.
         table: the slot table.
+        known: tokens of each sequence; see `measured_context`.
         row_counts: rows to measure.
         draft_lens: drafts a row to measure.
         rounds: how often each step is timed, or fewer times where it is long. The fastest counts: disturbances only make
             a step slower.
     """
     draft_lens = tuple(draft_lens)
-    known = _known(table, max(draft_lens))
     costs: Costs = {}
     for count in row_counts:
         for drafts in draft_lens:
@@ -49,16 +49,14 @@ def measure_costs(
     return costs
 
 
-def caught_up_tokens(table: SlotTable, max_drafts: int) -> tuple[int, int]:
-    """The two numbers of tokens of `measure_catch_up`."""
-    known = _known(table, max_drafts)
+def caught_up_tokens(known: int) -> tuple[int, int]:
+    """The two numbers of tokens of `measure_catch_up`, of sequences of ``known`` tokens."""
     return max(1, known // 8), max(2, known - 1)
 
 
 @torch.inference_mode()
-def measure_catch_up(runner: Runner, table: SlotTable, tokens: Iterable[int], max_drafts: int, rounds: int) -> Costs:
-    """Time how long the drafter takes to read so many tokens of a sequence. The table is as for `measure_costs`."""
-    known = _known(table, max_drafts)
+def measure_catch_up(runner: Runner, table: SlotTable, known: int, tokens: Iterable[int], rounds: int) -> Costs:
+    """Time how long the drafter takes to read so many tokens of a sequence. The table and ``known`` are as for `measure_costs`."""
     rows = (_row(0, known, 0),)
     plain = _time(runner, rows, table, rounds)
     costs: Costs = {}
@@ -70,9 +68,19 @@ def measure_catch_up(runner: Runner, table: SlotTable, tokens: Iterable[int], ma
     return costs
 
 
-def _known(table: SlotTable, max_drafts: int) -> int:
+def measured_context(table: SlotTable, max_drafts: int, max_positions: int | None) -> int:
+    """How many tokens the sequences of the measured steps have.
+
+    Args:
+        table: the slot table.
+        max_drafts: the most drafts of a sequence.
+        max_positions: positions of the drafter; None where only the model limits them.
+    """
     # The table has room for drafts behind the longest sequence, the model has no positions for them.
-    return max(1, min(_CONTEXT, table.tokens.shape[1] - 2 * max_drafts))
+    room = table.tokens.shape[1] - 2 * max_drafts
+    if max_positions is not None:
+        room = min(room, max_positions - max_drafts)
+    return max(1, min(_CONTEXT, room))
 
 
 def _row(slot: int, known: int, drafts: int) -> Row:

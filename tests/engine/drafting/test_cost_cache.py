@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from byte_tokenizer import write_byte_model
 
-from draftline import LLM
+from draftline import LLM, SamplingParams
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting import build
 from draftline.engine.drafting.cost_cache import CostCache
@@ -126,3 +127,16 @@ def test_engines_of_one_shape_measure_once(
         with LLM(folder, load_format="dummy", **options):
             assert len(measured) == times
     assert set(measured[0]) == {(rows, drafts) for rows in (1, 4, 8) for drafts in range(5)}
+
+
+def test_a_draft_model_of_few_positions_is_measured_within_them(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sequence that is longer does not draft with it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
+    target, draft = (write_byte_model(tmp_path_factory.mktemp("model")) for _ in range(2))
+    config = Path(draft, "config.json")
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 32}))
+    with LLM(target, load_format="dummy", draft_model=draft) as llm:
+        outputs = llm.generate("a" * 60, SamplingParams(max_tokens=4, ignore_eos=True), use_tqdm=False)
+    assert len(outputs[0].outputs[0].token_ids) == 4

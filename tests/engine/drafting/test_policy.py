@@ -12,7 +12,7 @@ import torch
 from equality import GREEDY, prompts
 from tiny import Client, alone, tiny_core
 
-from draftline.engine.drafting.costs import measure_costs
+from draftline.engine.drafting.costs import measure_costs, measured_context
 from draftline.engine.drafting.policy import AdaptiveDrafting, FixedDrafting
 from draftline.engine.params import SamplingParams, Speculation
 from draftline.engine.request.sequence import Plan, Row, Sequence
@@ -100,7 +100,7 @@ class Clockwork:
 def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
     table = SlotTable.allocate(4, 60, 4, torch.device("cpu"))
     clockwork = Clockwork()
-    costs = measure_costs(clockwork, table, (1, 4), (0, 2), rounds=2)
+    costs = measure_costs(clockwork, table, measured_context(table, 2, None), (1, 4), (0, 2), rounds=2)
     assert clockwork.asked == [shape for shape in [(1, 0), (1, 2), (4, 0), (4, 2)] for _ in range(2)]
     assert costs.keys() == {(1, 0), (1, 2), (4, 0), (4, 2)}
     assert min(costs.values()) > 0
@@ -114,7 +114,7 @@ def test_a_long_step_is_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> No
         "draftline.engine.drafting.costs.time", SimpleNamespace(perf_counter=lambda: next(clock) * 0.06)
     )
     clockwork = Clockwork()
-    costs = measure_costs(clockwork, SlotTable.allocate(1, 60, 4, torch.device("cpu")), (1,), (0,), rounds=3)
+    costs = measure_costs(clockwork, SlotTable.allocate(1, 60, 4, torch.device("cpu")), 60, (1,), (0,), rounds=3)
     assert clockwork.asked == [(1, 0)] * 2
     assert costs[1, 0] == pytest.approx(0.06)
 
