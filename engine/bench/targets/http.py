@@ -21,6 +21,9 @@ from draftline.engine.errors import CallFailedError, UsageError
 _VOCAB_SIZE = 30_000
 """Token ids below this exist in all common vocabularies. Servers of OpenAI's API do not tell the size of theirs."""
 
+ASKED_S = 30.0
+"""The longest wait for what a server says of itself. An answer to a request may take any time."""
+
 _IDLE_S = 3.0
 """How long a connection is kept for the next request. Many servers close theirs after 5 s, perhaps just when one is sent."""
 
@@ -189,7 +192,9 @@ def _problem(body: bytes) -> str:
 
 async def _info(http: httpx2.AsyncClient, url: str, model: str | None) -> TargetInfo:
     try:
-        response = await http.get("/v1/models")
+        response = await http.get("/v1/models", timeout=ASKED_S)
+    except httpx2.TimeoutException:
+        raise CallFailedError(f"{url}: does not answer within {ASKED_S:g} s") from None
     except httpx2.HTTPError as error:
         raise CallFailedError(f"{url}: {type(error).__name__}: {error}") from error
     if response.status_code != 200:
@@ -225,7 +230,7 @@ async def _software(http: httpx2.AsyncClient, owner: str) -> tuple[str, str | No
     version = None
     for path, name in places:
         try:
-            response = await http.get(path)
+            response = await http.get(path, timeout=ASKED_S)
             found = response.json().get(name) if response.status_code == 200 else None
         except (httpx2.HTTPError, ValueError, AttributeError):
             continue

@@ -24,7 +24,7 @@ from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.tables import load_table
-from draftline.engine.bench.targets import grpc
+from draftline.engine.bench.targets import grpc, http
 from draftline.engine.bench.targets.connect import Access, connect
 from draftline.engine.bench.targets.target import Question, RequestError, Target
 from draftline.engine.chat.messages import Chat
@@ -207,6 +207,24 @@ async def test_what_is_no_list_of_models_is_refused(listed: bytes) -> None:
     async with http_server({"/v1/models": listed}, []) as url:
         with pytest.raises(CallFailedError, match="no list of models"):
             await connect(url, None, Access())
+
+
+async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "ASKED_S", 0.2)
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()  # until the client has gone
+        writer.close()
+        closed.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    with pytest.raises(CallFailedError, match=r"does not answer within 0\.2 s"):
+        await connect(url, None, Access())
+    async with asyncio.timeout(10):
+        await closed.wait()
+    server.close()
 
 
 async def test_a_server_without_models_or_with_others_is_refused() -> None:
