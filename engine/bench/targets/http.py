@@ -79,7 +79,7 @@ class HttpTarget(Target):
                     raise RequestError(str(response.status_code), _problem(await response.aread()))
                 await _read(response, answer)
         except httpx2.HTTPError as error:
-            raise RequestError(_CONNECTION, f"{type(error).__name__}: {error}") from error
+            raise RequestError(_CONNECTION, _reason(error)) from error
 
     @override
     async def close(self) -> None:
@@ -176,6 +176,11 @@ async def _events(response: httpx2.Response) -> AsyncIterator[tuple[bytes, float
         yield rest[5:].strip(), now
 
 
+def _reason(error: httpx2.HTTPError) -> str:
+    """The kind of an error, and its message where it has one."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
 def _start_of(data: bytes) -> str:
     return data[:100].decode(errors="replace")
 
@@ -196,7 +201,7 @@ async def _info(http: httpx2.AsyncClient, url: str, model: str | None) -> Target
     except httpx2.TimeoutException:
         raise CallFailedError(f"{url}: does not answer within {ASKED_S:g} s") from None
     except httpx2.HTTPError as error:
-        raise CallFailedError(f"{url}: {type(error).__name__}: {error}") from error
+        raise CallFailedError(f"{url}: {_reason(error)}") from error
     if response.status_code != 200:
         raise CallFailedError(f"{url}/v1/models: {response.status_code}: {_problem(response.content)}")
     try:
