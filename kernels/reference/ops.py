@@ -33,7 +33,7 @@ from draftline.kernels.slots import SampleRows, SlotTable
 def norm_factors(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """RMSNorm's weight and epsilon as `functional.rms_norm` takes them."""
     size = weight.shape[-1]
-    return weight.float() * size**0.5, torch.full((), (size * eps) ** 0.5, device=weight.device)
+    return weight.float() * size**0.5, torch.full((), size * eps, device=weight.device)
 
 
 class _BatchAttention:

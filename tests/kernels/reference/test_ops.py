@@ -248,6 +248,17 @@ def test_gather(block_size: int) -> None:
     assert (batch.query_lens_host, batch.context_lens_host) == (query_lens, (100, 57, 5))
 
 
+@pytest.mark.parametrize("norm", [2.598539113998413, 0.21399791538715363])
+def test_rms_norm_has_the_same_bits_in_vectors_and_alone(norm: float) -> None:
+    """Also where torch's ``hypot`` of the norm and the root of epsilon has not: of these rows' norms, on AVX-512."""
+    x = torch.zeros(64, 64)
+    x[:, 0] = norm
+    weight = torch.ones(64)
+    together = ReferenceOps().rms_norm(x, weight, 1e-5)
+    for count in (1, 31, 33):
+        assert torch.equal(ReferenceOps().rms_norm(x[:count], weight, 1e-5), together[:count])
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", [48, 101 * 2, 576, 1000])
 def test_a_row_has_the_same_bits_alone_and_in_a_batch(width: int, dtype: torch.dtype) -> None:
