@@ -48,7 +48,7 @@ def rms_norm(x: Tensor, scaled_weight: Tensor, floor: Tensor) -> Tensor:
         scaled_weight: float32, the weight times sqrt(N); broadcast against ``x``.
         floor: float32 scalar, N * eps.
     """
-    norm = torch.linalg.vector_norm(x, 2.0, [-1], True, dtype=torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(x, 2.0, [-1], True, dtype=torch.float32)
     return (x / norm.mul_(norm).add_(floor).sqrt_()).mul_(scaled_weight).to(x.dtype)
 
 
@@ -185,40 +185,40 @@ def attend(
     return joined.index_select(0, results)
 
 
-def row_parts(x: Tensor) -> list[Tensor]:
-    """[T, N] in parts of some rows or a piece of one, in order, for an operation whose elements depend on nothing else.
+def row_parts(x: Tensor, most: int) -> list[Tensor]:
+    """[T, N] whose rows are apart, as parts of some rows or a piece of one, for an operation whose elements are independent.
 
     torch computes the elements of a run in vectors, and the last few one by one, which gives them other bits. On a CPU it takes
-    adjacent rows as one run, and divides a long run between threads. So no part is long, and where vectors do not fill the
-    rows, they are apart: each run ends with a row, or with the last vector of one.
+    adjacent rows as one run, and divides a run of more than ``most`` elements between threads. Each run of these parts ends
+    with a row, or with the last vector of one.
     """
-    if x.is_cuda:
-        return [x]
-    size = x.shape[1]
-    if size % 64 != 0 and x.is_contiguous():  # 64 elements are the most that torch computes at once
-        x = F.pad(x, [0, 1]).narrow(1, 0, size)
-    most = 16384  # GELU divides more than these between threads, other operations more than 32768
-    if x.numel() <= most:
-        return [x]
     parts: list[Tensor] = []
-    for rows in x.split(max(1, most // size)):
+    for rows in x.split(max(1, most // x.shape[1])):
         parts += rows.split(most, 1)
     return parts
 
 
 def join(parts: list[Tensor], x: Tensor) -> Tensor:
     """The results of ``row_parts(x)`` as one tensor."""
-    return parts[0] if len(parts) == 1 else torch.cat([part.flatten() for part in parts]).view(x.shape)
+    return torch.cat([part.flatten() for part in parts]).view(x.shape)
 
 
 def gelu(x: Tensor) -> Tensor:
     """GELU with tanh's approximation, of [T, N]."""
-    return join([F.gelu(part, approximate="tanh") for part in row_parts(x)], x)
+    most = 16384  # ``GELU_MIN_ELEMENTS_FOR_MULTI_THREADING``
+    if x.is_contiguous() and x.shape[1] % 64 != 0:  # 64 elements are the most that torch computes at once
+        x = F.pad(x, [0, 1]).narrow(1, 0, x.shape[1])
+    if x.is_cuda or x.numel() <= most:
+        return F.gelu(x, approximate="tanh")
+    return join([F.gelu(part, approximate="tanh") for part in row_parts(x, most)], x)
 
 
 def silu(x: Tensor) -> Tensor:
-    """SiLU of [T, N]."""
-    return join([F.silu(part) for part in row_parts(x)], x)
+    """SiLU of [T, N] whose rows are apart."""
+    most = 32768  # ``at::internal::GRAIN_SIZE``
+    if x.is_cuda or x.numel() <= most:
+        return F.silu(x)
+    return join([F.silu(part) for part in row_parts(x, most)], x)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
