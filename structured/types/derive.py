@@ -84,6 +84,8 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
     except (PydanticUserError, SchemaError, NameError, TypeError, ValueError, RuntimeError) as error:
         # Those of annotations, which pydantic evaluates and applies here. msgspec would ignore what it does not know.
         raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
+    if not adapter.pydantic_complete:
+        raise InvalidConstraintError("is no type that pydantic knows: it is not fully defined")
     return adapter.core_schema, adapter.validate_json
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
@@ -98,12 +99,19 @@ def float_key(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 
 def number_set(schema: CoreSchema) -> NumberSet:
     """The numbers within the bounds of a schema. Raises (OverflowError, ValueError) for infinity and NaN."""
-    lows = [(one, key == "gt") for key in ("ge", "gt") for one in _values(schema.get(key))]
-    highs = [(one, key != "lt") for key in ("le", "lt") for one in _values(schema.get(key))]
+    lows = [(one, key == "gt") for key in ("ge", "gt") for one in _values(_bound(schema, key))]
+    highs = [(one, key != "lt") for key in ("le", "lt") for one in _values(_bound(schema, key))]
     low, low_open = max(lows, default=(None, False))
     high, high_closed = min(highs, default=(None, True))
     step = schema.get("multiple_of")
     return NumberSet(low, low_open, high, not high_closed, None if step is None else Fraction(str(step)))
+
+
+def _bound(schema: CoreSchema, key: str) -> Any:
+    """A bound; None for an infinite one that all numbers of JSON are within."""
+    bound = schema.get(key)
+    endless = -math.inf if key in ("ge", "gt") else math.inf
+    return None if bound == endless else bound
 
 
 def _values(bound: Any) -> list[Fraction]:
@@ -116,7 +124,7 @@ def _values(bound: Any) -> list[Fraction]:
 def _bounded(reader: Reader, schema: CoreSchema, place: Place, fragment: Fragment) -> Fragment:
     try:
         for key, keyword in _KEYWORDS.items():
-            if (bound := schema.get(key)) is not None:
+            if (bound := _bound(schema, key)) is not None:
                 fragment[keyword] = _tighter(keyword, fragment.get(keyword), _written(bound))
         if (step := schema.get("multiple_of")) is not None:
             fragment["multipleOf"] = _written(step)

@@ -23,6 +23,9 @@ def read_model(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
         reader.unenforced(place, "__init__", f"{kind.__name__}.__init__ is Python code")
     if schema.get("post_init") and not kind.model_post_init.__module__.startswith("pydantic."):
         reader.unenforced(place, "model_post_init", f"{kind.__name__}.model_post_init is Python code")
+    for name, one in getattr(kind, "__private_attributes__", {}).items():
+        if getattr(one, "default_factory_takes_validated_data", False):
+            reader.unenforced(place, "default_factory", f"the default of {kind.__name__}.{name} is Python code")
     config = dict(schema.get("config") or {})
     if schema.get("extra_behavior"):
         config["extra_fields_behavior"] = schema["extra_behavior"]
@@ -65,7 +68,10 @@ def read_typed_dict(reader: Reader, schema: CoreSchema, place: Place) -> Fragmen
     """The items of a TypedDict."""
     place = replace(place, config=schema.get("config") or place.config)
     total = schema.get("total", place.config.get("typed_dict_total", True))
-    fields = [(name, one, one.get("required", total)) for name, one in schema["fields"].items()]
+    fields = [
+        (name, one, one.get("required", total) or _has_uncertain_default(one["schema"], place))
+        for name, one in schema["fields"].items()
+    ]
     return _object(reader, schema, place, fields)
 
 
@@ -84,8 +90,14 @@ def read_call(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 
 
 def _may_be_absent(schema: CoreSchema, place: Place) -> bool:
-    """Whether a field has a default that pydantic takes as it is. One that is validated may be rejected."""
-    return schema["type"] == "default" and not place.option(schema, "validate_default", "validate_default")
+    """Whether a field has a default that pydantic takes as it is."""
+    return schema["type"] == "default" and not _has_uncertain_default(schema, place)
+
+
+def _has_uncertain_default(schema: CoreSchema, place: Place) -> bool:
+    """Whether a field has a default that may fail: it is validated, or made of the other fields' values."""
+    validated = place.option(schema, "validate_default", "validate_default")
+    return schema["type"] == "default" and bool(validated or schema.get("default_factory_takes_data"))
 
 
 def _object(
@@ -117,14 +129,15 @@ def _object(
         fragment = _written(reader, place, members)
     if fragment is None:
         return {}
+    keys = schema.get("extras_keys_schema")
+    if keys is not None and reader.resolve(keys)["type"] != "str":
+        behaviour = "forbid"  # pydantic fails at names that become other values than strings
     if behaviour == "allow" and schema["type"] != "dataclass-args":
         properties = fragment["properties"]
         fragment["additionalProperties"] = reader.read(schema.get("extras_schema") or _ANY, place.item())
         properties.update({name: False for name in sorted(other_names - properties.keys())})
-        if schema.get("extras_keys_schema"):
-            fragment["propertyNames"] = {
-                "anyOf": [reader.read_key(schema["extras_keys_schema"], place), {"enum": [*properties]}]
-            }
+        if keys is not None:
+            fragment["propertyNames"] = {"anyOf": [reader.read_key(keys, place), {"enum": [*properties]}]}
     return fragment
 
 

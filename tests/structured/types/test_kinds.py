@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
+import importlib
 import io
 import json
 import re
@@ -55,6 +56,7 @@ from random_types import (
     Pair,
     Point,
 )
+from typing_extensions import TypedDict
 from walk import Walker
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
@@ -80,6 +82,27 @@ class Unusual(enum.Enum):
 
 
 BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
+
+
+class Derived(BaseModel):
+    """One default is made of another field's value, which Python code may reject."""
+
+    b: int
+    a: int = Field(default_factory=lambda data: 1 // data["b"])
+
+
+class Checks(TypedDict):
+    """One default is no value of its type."""
+
+    a: Annotated[int, Field(default="x", validate_default=True)]
+    b: int
+
+
+class Numbered(BaseModel, extra="allow"):
+    """pydantic reads no extra member into a key that is no string."""
+
+    a: int = 0
+    __pydantic_extra__: dict[int, int]
 
 
 @pytest.mark.parametrize(
@@ -147,6 +170,11 @@ BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
         (pydantic.ByteSize, "1024", '"1KB"'),
         (pydantic.Secret[Annotated[int, Field(ge=3)]], "3", "2"),
         (Annotated[Union[int, float], Field(gt=3, le=10)], "4 3.5 10", "3 3.0 11 10.5"),
+        (Annotated[float, Field(gt=float("-inf"), le=2.5)], "-1e300 2.5", "2.6"),
+        (Annotated[Decimal, Field(ge=1, lt=Decimal("inf"))], '"1.5"', '"0.5"'),
+        (Derived, '{"b":1,"a":2}', '{"b":1}'),
+        (Checks, '{"a":1,"b":2}', '{"b":2}'),
+        (Numbered, '{} {"a":1}', '{"1":2}'),
         (Annotated[Union[int, float, None], Field(ge=2.5)], "3 2.5 null", "2 2.4"),
         (Annotated[Union[int, Decimal], Field(lt=3)], '2 "2.99"', '3 "3"'),
         (Annotated[Union[int, str], Field(gt=3)], "4", '3 "4"'),
@@ -302,6 +330,34 @@ def test_recursive_types_with_many_validators_have_fewer_levels() -> None:
         text = '{"next":' * levels + "null" + "}" * levels
         assert one.accepts(text)
         Linked.model_validate_json(text)
+
+
+GENERICS = """
+from typing import Generic, TypeVar
+from pydantic import BaseModel
+
+Item = TypeVar("Item")
+
+class Ping(BaseModel, Generic[Item]):
+    pong: "Pong[Item]"
+
+class Pong(BaseModel, Generic[Item]):
+    ping: Item | Ping[Item]
+
+Ping.model_rebuild()
+"""
+
+
+def test_a_type_that_pydantic_does_not_complete_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "incomplete_generics.py").write_text(GENERICS)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("incomplete_generics")
+    module.Ping[str].model_validate({"pong": {"ping": "a"}})
+    incomplete = module.Pong[str]
+    if incomplete.__pydantic_complete__:
+        pytest.skip("this pydantic completes it")
+    with pytest.raises(InvalidConstraintError, match="it is not fully defined"):
+        typed_schema(incomplete)
 
 
 def test_python_validators_are_named_once() -> None:
