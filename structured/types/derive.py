@@ -6,11 +6,14 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, Final, get_args, get_origin
+from contextlib import suppress
+from dataclasses import is_dataclass
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import SchemaError
+from typing_extensions import is_typeddict
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.json_schema import DEFAULT_LIMITS, SchemaLimits, unenforceable
@@ -21,6 +24,9 @@ from draftline.structured.types.typed_schema import TypedSchema
 
 _NESTINGS: Final = (MAX_DEPTH, 32, 16, 8)
 """The levels of recursive types, in the order in which they are tried."""
+
+_MSGSPEC_ERRORS: Final = (TypeError, ValueError, NameError, RuntimeError)
+"""The errors of msgspec for a type that it does not know."""
 
 _FEW_SHAPES: Final = SchemaLimits(shapes=8_000)
 """The size of a recursive type: a constraint of more takes seconds to compile."""
@@ -68,25 +74,50 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
     Raises:
         InvalidConstraintError: neither pydantic nor msgspec knows the type.
     """
+    if "msgspec" in sys.modules and _has_msgspec_limits(kind, importlib.import_module("msgspec").Meta):
+        try:
+            return _described_by_msgspec(kind)
+        except _MSGSPEC_ERRORS as error:
+            raise InvalidConstraintError(f"is no type that msgspec knows: {_problem(error)}") from error
     try:
         adapter = TypeAdapter(kind)
         adapter.rebuild()  # an undefined name in an annotation is an error here, and not at the first use
     except PydanticSchemaGenerationError as error:  # no type of pydantic's
         if "msgspec" not in sys.modules:
             raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
-        msgspec = importlib.import_module("msgspec")
         try:
-            info = importlib.import_module("msgspec.inspect").type_info(kind)
-        except (TypeError, NameError) as other:
+            return _described_by_msgspec(kind)
+        except _MSGSPEC_ERRORS as other:
             problem = f"is no type that pydantic knows: {_problem(error)} Nor does msgspec: {_problem(other)}"
             raise InvalidConstraintError(problem) from error
-        return core_schema(info), msgspec.json.Decoder(kind).decode
     except (PydanticUserError, SchemaError, NameError, TypeError, ValueError, RuntimeError) as error:
         # Those of annotations, which pydantic evaluates and applies here. msgspec would ignore what it does not know.
         raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
     if not adapter.pydantic_complete:
         raise InvalidConstraintError("is no type that pydantic knows: it is not fully defined")
     return adapter.core_schema, adapter.validate_json
+
+
+def _described_by_msgspec(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
+    """See `_described`. Raises one of ``_MSGSPEC_ERRORS`` for other types."""
+    info = importlib.import_module("msgspec.inspect").type_info(kind)
+    return core_schema(info), importlib.import_module("msgspec").json.Decoder(kind).decode
+
+
+def _has_msgspec_limits(kind: Any, meta: type) -> bool:
+    """Whether a type that pydantic and msgspec know has limits that only msgspec reads: pydantic would ignore them."""
+    waiting, seen = [kind], set[int]()
+    for one in waiting:
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if any(isinstance(each, meta) for each in getattr(one, "__metadata__", ())):
+            return True
+        waiting.extend(get_args(one))
+        if is_dataclass(one) or is_typeddict(one) or hasattr(one, "_fields"):
+            with suppress(NameError, TypeError):  # pydantic names what it does not find
+                waiting.extend(get_type_hints(one, include_extras=True).values())
+    return False
 
 
 def _problem(error: Exception) -> str:

@@ -94,7 +94,9 @@ class _Converter:
                 inner: dict[str, Any] = {"type": "named-tuple", "cls": info.cls, "fields": fields}
             else:
                 inner = {"type": "model-fields", "fields": {one["name"]: one for one in fields}}
-            post_init = hasattr(info.cls, "__post_init__")
+            post_init = [name for name in _HOOKS if hasattr(info.cls, name)]
+            validated = [one.name for one in getattr(info.cls, "__attrs_attrs__", ()) if one.validator is not None]
+            post_init.extend(f"{name}'s validator" for name in validated)
             self.definitions[ref] = {
                 "type": "dataclass",
                 "cls": info.cls,
@@ -108,6 +110,10 @@ class _Converter:
         schema = self.convert(field.type)
         name = field.encode_name
         return {"name": name, "schema": schema if field.required else {"type": "default", "schema": schema}}
+
+
+_HOOKS: Final = ("__post_init__", "__attrs_pre_init__", "__attrs_post_init__")
+"""Python code of Structs, dataclasses and classes of attrs that may reject values."""
 
 
 def _given(info: Any, names: tuple[str, ...]) -> dict[str, Any]:

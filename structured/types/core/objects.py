@@ -35,9 +35,9 @@ def read_model(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 def read_dataclass(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Dataclasses, of pydantic and of the standard library."""
     _check_instances(schema["cls"], place)
-    if schema.get("post_init"):
-        name = schema["cls"].__name__
-        reader.unenforced(place, "__post_init__", f"{name}.__post_init__ is Python code")
+    hooks = schema.get("post_init") or ()
+    for hook in ["__post_init__"] if hooks is True else hooks:
+        reader.unenforced(place, hook, f"{schema['cls'].__name__}.{hook} is Python code")
     config = schema.get("config")
     return reader.read(schema["schema"], place if config is None else replace(place, config=config))
 
@@ -78,7 +78,9 @@ def read_typed_dict(reader: Reader, schema: CoreSchema, place: Place) -> Fragmen
 def read_named_tuple(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Named tuples, as arrays."""
     items = [reader.read(one["schema"], place.item(one["name"])) for one in schema["fields"]]
-    return exactly(items, sum(not _may_be_absent(one["schema"], place) for one in schema["fields"]))
+    # Fields of msgspec that are given by keyword may stand behind others with defaults.
+    needed = [index for index, one in enumerate(schema["fields"], 1) if not _may_be_absent(one["schema"], place)]
+    return exactly(items, max(needed, default=0))
 
 
 def read_call(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:

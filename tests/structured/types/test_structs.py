@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -109,6 +110,63 @@ def test_names_and_tags() -> None:
 def test_a_union_that_msgspec_rejects_is_one_clear_error() -> None:
     with pytest.raises(InvalidConstraintError, match="Nor does msgspec: Type unions may not contain more than one"):
         typed_schema(Union[list[Circle], set[int]])
+
+
+@dataclasses.dataclass
+class Order:
+    """pydantic ignores the limits of msgspec."""
+
+    count: Annotated[int, Meta(ge=1)]
+    names: dict[Annotated[str, Meta(min_length=2)], int]
+
+
+class Keyed(Struct, array_like=True):
+    first: int
+    second: int = 0
+
+
+class Late(Keyed, array_like=True, kw_only=True):
+    third: int
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "not_written"),
+    [
+        (Annotated[int, Meta(ge=1)], "1", "0"),
+        (list[Annotated[str, Meta(pattern="^a+$")]], '["aa"]', '["b"]'),
+        (Order, '{"count":1,"names":{"ab":2}}', '{"count":0,"names":{}} {"count":1,"names":{"a":2}}'),
+        (Late, "[1,2,3]", "[1] [1,2]"),
+    ],
+    ids=str,
+)
+def test_limits_and_lengths(kind: Any, written: str, not_written: str) -> None:
+    typed = typed_schema(kind)
+    language = json_schema_language(typed.json_schema, whitespace="compact", order="auto", integers="plain")
+    walker = Walker.of_grammar(language.grammar)
+    assert walker.accepts(written)
+    typed.parse(written)
+    for text in not_written.split():
+        assert not walker.accepts(text)
+        with pytest.raises(ValueError):  # noqa: PT011 (msgspec's own error)
+            typed.parse(text)
+
+
+def test_a_limit_that_msgspec_does_not_support_is_one_clear_error() -> None:
+    with pytest.raises(InvalidConstraintError, match="is no type that msgspec knows: Integer bounds"):
+        typed_schema(Annotated[int, Meta(ge=2**63)])
+
+
+def test_python_code_of_attrs_is_named() -> None:
+    attrs = pytest.importorskip("attrs", reason="needs attrs")
+
+    @attrs.define
+    class Checked:
+        number: int = attrs.field(validator=attrs.validators.gt(0))
+
+        def __attrs_post_init__(self) -> None: ...
+
+    unenforced = typed_schema(Checked).unenforced
+    assert [one.keyword for one in unenforced] == ["__attrs_post_init__", "number's validator"]
 
 
 @pytest.mark.parametrize("kind", [Annotated[float, Meta(multiple_of=0.1)], msgspec.Raw, dict[bool, int]], ids=str)
