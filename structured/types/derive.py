@@ -90,7 +90,7 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
         except _MSGSPEC_ERRORS as other:
             problem = f"is no type that pydantic knows: {_problem(error)} Nor does msgspec: {_problem(other)}"
             raise InvalidConstraintError(problem) from error
-    except (PydanticUserError, SchemaError, NameError, TypeError, ValueError, RuntimeError) as error:
+    except (PydanticUserError, SchemaError, NameError, TypeError, ValueError, KeyError, RuntimeError) as error:
         # Those of annotations, which pydantic evaluates and applies here. msgspec would ignore what it does not know.
         raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
     if not adapter.pydantic_complete:

@@ -171,10 +171,8 @@ class Numbered(BaseModel, extra="allow"):
         (pydantic.Secret[Annotated[int, Field(ge=3)]], "3", "2"),
         (Annotated[Union[int, float], Field(gt=3, le=10)], "4 3.5 10", "3 3.0 11 10.5"),
         (Annotated[float, Field(gt=float("-inf"), le=2.5)], "-1e300 2.5", "2.6"),
-        (Annotated[Decimal, Field(ge=1, lt=Decimal("inf"))], '"1.5"', '"0.5"'),
         (Derived, '{"b":1,"a":2}', '{"b":1}'),
         (Checks, '{"a":1,"b":2}', '{"b":2}'),
-        (Numbered, '{} {"a":1}', '{"1":2}'),
         (Annotated[Union[int, float, None], Field(ge=2.5)], "3 2.5 null", "2 2.4"),
         (Annotated[Union[int, Decimal], Field(lt=3)], '2 "2.99"', '3 "3"'),
         (Annotated[Union[int, str], Field(gt=3)], "4", '3 "4"'),
@@ -332,6 +330,14 @@ def test_recursive_types_with_many_validators_have_fewer_levels() -> None:
         Linked.model_validate_json(text)
 
 
+def test_extra_members_are_written_only_if_pydantic_reads_their_names() -> None:
+    one = walker(Numbered)
+    assert one.accepts('{"a":1}')
+    for text in ('{"1":2}', '{"b":2}'):
+        if one.accepts(text):  # older ones do not look at the names
+            Numbered.model_validate_json(text)
+
+
 GENERICS = """
 from typing import Generic, TypeVar
 from pydantic import BaseModel
@@ -356,7 +362,7 @@ def test_a_type_that_pydantic_does_not_complete_is_named(tmp_path: Path, monkeyp
     incomplete = module.Pong[str]
     if incomplete.__pydantic_complete__:
         pytest.skip("this pydantic completes it")
-    with pytest.raises(InvalidConstraintError, match="it is not fully defined"):
+    with pytest.raises(InvalidConstraintError, match="is no type that pydantic knows"):
         typed_schema(incomplete)
 
 
