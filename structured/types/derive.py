@@ -99,7 +99,11 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
 
 
 def _described_by_msgspec(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
-    """See `_described`. Raises one of ``_MSGSPEC_ERRORS`` for other types."""
+    """Let msgspec describe a type, as `_described` does.
+
+    Raises:
+        TypeError: msgspec does not know the type, as do the other ``_MSGSPEC_ERRORS``.
+    """
     info = importlib.import_module("msgspec.inspect").type_info(kind)
     return core_schema(info), importlib.import_module("msgspec").json.Decoder(kind).decode
 

@@ -5,7 +5,7 @@ An intersection may have several cases: a member that a condition asks for can b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,15 +43,8 @@ class ObjectShape:
     min_members: int = 0
     max_members: int | None = None
 
-    def value_of(self, name: str) -> Demands:
-        """The demands on a member of this name; NEVER if it must be absent."""
-        for known, value in self.named:
-            if known == name:
-                return value
-        return self.unnamed(name)
-
     def unnamed(self, name: str) -> Demands:
-        """The demands on a member that is not in ``named``."""
+        """The demands on a member that is not in ``named``; NEVER if it must be absent."""
         for members in self.others:
             if members.names.contains(name):
                 return members.value
@@ -61,15 +54,15 @@ class ObjectShape:
 ANY_OBJECT: Final = ObjectShape()
 
 
+def _value(named: Mapping[str, Demands], shape: ObjectShape, name: str) -> Demands:
+    """The demands of a shape on a member, with its ``named`` as a dict: shapes may have hundreds."""
+    return named[name] if name in named else shape.unnamed(name)
+
+
 def meet_objects(one: ObjectShape, other: ObjectShape) -> Iterator[ObjectShape]:
     """The intersection."""
     mine, theirs = dict(one.named), dict(other.named)
-    named = {
-        name: both(
-            mine[name] if name in mine else one.unnamed(name), theirs[name] if name in theirs else other.unnamed(name)
-        )
-        for name in mine | theirs
-    }
+    named = {name: both(_value(mine, one, name), _value(theirs, other, name)) for name in mine | theirs}
     others: list[Members] = []
     for ours in one.others:
         for yours in other.others:
@@ -166,7 +159,6 @@ def object_within(one: ObjectShape, other: ObjectShape) -> bool:
         return False
     mine, theirs = dict(one.named), dict(other.named)
     return all(
-        (value := mine[name] if name in mine else one.unnamed(name)) == NEVER
-        or (theirs[name] if name in theirs else other.unnamed(name)) <= value
+        (value := _value(mine, one, name)) == NEVER or _value(theirs, other, name) <= value
         for name in mine.keys() | theirs.keys()
     )
