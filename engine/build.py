@@ -15,18 +15,20 @@ import torch
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.drafting.build import with_embedded_draft
-from draftline.engine.fingerprint import SystemFingerprint
+from draftline.engine.fingerprint import SystemFingerprint, engine_digest
 from draftline.engine.loading import FORKED, is_fork, load_parts
 from draftline.engine.parallel.sizes import Sizes, agree_on_blocks
 from draftline.engine.parallel.target import Target
 from draftline.engine.protocol import EngineInfo
+from draftline.engine.runner.capture import Captures
 from draftline.engine.runner.device import device_name, device_uuids, select_device
 from draftline.engine.runner.eager import EagerExecutor
-from draftline.engine.runner.executor import Executors
+from draftline.engine.runner.executor import Executor, Executors
 from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.memory import memory_explained, used_bytes
 from draftline.engine.runner.peaks import peak_of
 from draftline.engine.runner.runner import Runner
+from draftline.engine.runner.shapes import StepShape
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLines
@@ -124,15 +126,26 @@ def _build(
     started = time.monotonic()
     loaded = load_parts(config, device, ahead, undo, substitutes.ops)
     target, model = loaded.target, loaded.target.model
+    fingerprint = SystemFingerprint.of(
+        device,
+        dtype=target.dtype,
+        weights=model.quantization,
+        conversion=config.quantization,
+        cache_dtype=target.cache_dtype,
+        ranks=config.tensor_parallel_size,
+    )
+    facts = (fingerprint.facts, repr(target.shape))
 
     # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with it.
     largest = target.largest_batch()
     explained = partial(memory_explained, device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs.")
     if ahead is not None:
         from draftline.engine.runner.warmup import load_kernels, rehearse
+        from draftline.kernels.triton.compile.marks import CacheMark
 
+        compiled = CacheMark(engine_digest(config, facts + loaded.drafting.facts))
         with explained():
-            rehearse(loaded.allocate(1, target.max_len), ahead, largest)
+            rehearse(loaded.allocate(1, target.max_len), ahead, largest, compiled)
 
     # This is done while other processes compile.
     language = _Language.of(loaded.tokenizer(), target.shape, config.constraint_cache)
@@ -140,7 +153,7 @@ def _build(
     prepare(language.compiler)
     if ahead is not None:
         with explained():
-            later = load_kernels(target.ops, ahead, device)
+            later = load_kernels(target.ops, ahead, device, compiled)
         if loaded.group is not None:
             loaded.group.barrier()  # ranks with a part of the same size find their kernels now
 
@@ -161,13 +174,15 @@ def _build(
         max_model_len=sizes.max_model_len,
         prefix_caching=config.prefix_caching,
     )
-    graphs = {}
-    used = used_bytes(device)
+    graphs: dict[StepShape, Executor] = {}
+    captures, used = Captures(), used_bytes(device)
     if ahead is not None:
         from draftline.engine.runner.warmup import capture_graphs
 
         with memory_explained(device, "the CUDA graphs"):
-            graphs = capture_graphs(parts)
+            graphs, captures = capture_graphs(parts)
+        if loaded.group is not None:
+            captures.capture_all()  # no rank knows when the others have time
     memory = MemoryUse(
         weights=loaded.weight_bytes,
         cache=sizes.blocks * (target.block_bytes + loaded.drafting.block_bytes),
@@ -185,14 +200,7 @@ def _build(
         language.eos_ids,
         parts.drafter,
         loaded.ranks,
-    )
-    fingerprint = SystemFingerprint.of(
-        device,
-        dtype=target.dtype,
-        weights=model.quantization,
-        conversion=config.quantization,
-        cache_dtype=target.cache_dtype,
-        ranks=config.tensor_parallel_size,
+        captures,
     )
     policy = loaded.drafting.build_policy(
         runner,
@@ -200,7 +208,7 @@ def _build(
         loaded.shapes,
         generation=scheduler.block_generation,
         step_tokens=target.step_tokens,
-        facts=(fingerprint.facts, repr(target.shape)),
+        facts=facts,
     )
 
     info = _engine_info(config, target, language, parts.drafter, sizes, memory, str(fingerprint))

@@ -189,6 +189,16 @@ class Core:
         if not self.has_work:
             self._let_others_run()
 
+    def capture_next(self) -> bool:
+        """Capture one of the CUDA graphs that steps will need, which takes some tens of milliseconds. False if none is left.
+
+        For a core without work: a step captures what it lacks.
+
+        Raises:
+            RuntimeError: the device is lost.
+        """
+        return self._runner.captures.capture_next()
+
     def when_launched(self, call: Callable[[], object]) -> None:
         """Call ``call`` in each step once it is launched, and when there is no more work: then this thread only waits.
 
@@ -217,7 +227,9 @@ class Core:
 
     def stats(self) -> EngineStats:
         """The engine's state now. Any thread may ask; the numbers may then be a step apart."""
-        return self._stats.of_engine(self._scheduler.stats(), self.backlog, self._kernels_compiling())
+        return self._stats.of_engine(
+            self._scheduler.stats(), self.backlog, self._kernels_compiling(), self._runner.captures.left
+        )
 
     def flush_prefix_cache(self) -> int:
         """Free the blocks that no sequence holds, and forget what drafters remember of earlier texts.
@@ -267,6 +279,7 @@ class Core:
             step = self._runner.launch(plan, catch_up, earlier, self._let_others_run)
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail_step(plan, error)
+        started += step.capture_s  # what follows is measured, and tells how long such steps take
         caught_up = sum([chunk.count for chunk in catch_up])
         self._in_flight.append(_InFlight(self._launched, plan, caught_up, step, started, self.now() - started))
         return []

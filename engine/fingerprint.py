@@ -1,4 +1,7 @@
-"""``SystemFingerprint``: the facts that decide the bits of an output besides its request, and a short name for them."""
+"""``SystemFingerprint``: the facts that decide the bits of an output besides its request, and a short name for them.
+
+``engine_digest``: a name for the facts that decide an engine's kernels and their speed.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,18 @@ from pathlib import Path
 
 import torch
 
-from draftline import __version__
+import draftline
+from draftline.engine.config import EngineConfig
 from draftline.kernels.arithmetic import ARITHMETIC_REVISION
+from draftline.structured.cache_files import code_digest
+
+_NEUTRAL_OPTIONS = {
+    "model", "tokenizer", "chat_template", "draft_model", "constraint_cache", "default_seed",
+    "prefix_caching", "max_waiting", "max_waiting_tokens", "ageing_s", "inter_token_target",
+}  # fmt: skip
+"""Options that no step's kernels or duration depend on. The models are known by their shapes, not by their names."""
+
+_CODE = tuple(Path(draftline.__file__).parent / package for package in ("engine", "kernels", "models", "quant", "spec"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,7 @@ class SystemFingerprint:
             weights=weights,
             conversion=conversion,
             cache_dtype=_name(cache_dtype),
-            draftline=__version__,
+            draftline=draftline.__version__,
             libraries=_libraries(device),
             ranks=ranks,
             arithmetic=ARITHMETIC_REVISION,
@@ -73,6 +86,18 @@ class SystemFingerprint:
     def facts(self) -> str:
         """The facts as ``name: value, …``."""
         return ", ".join(f"{field.name}: {getattr(self, field.name)}" for field in fields(self))
+
+
+def engine_digest(config: EngineConfig, facts: tuple[str, ...]) -> str:
+    """A digest of all that decides which kernels an engine's steps launch and how long they take, as a file's name.
+
+    Args:
+        config: the engine's options.
+        facts: the rest besides the code: the device, the libraries, the models' shapes.
+    """
+    options = config.model_dump_json(exclude=_NEUTRAL_OPTIONS)
+    content = code_digest(_CODE) + repr((options, torch.get_num_threads(), facts)).encode()
+    return hashlib.sha256(content).hexdigest()[:40]
 
 
 def cpu_name() -> str:

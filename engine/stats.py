@@ -280,7 +280,7 @@ class MemoryUse:
         weights: of the model and the draft model.
         cache: keys and values, the draft model's included.
         activations: the most that the largest step takes besides; 0 on a CPU, where it is not measured.
-        graphs: taken while CUDA graphs were captured; 0 without graphs.
+        graphs: taken while the start captured the largest CUDA graphs, whose memory the others share; 0 without graphs.
     """
 
     weights: int = 0
@@ -315,6 +315,7 @@ class EngineStats:
         work: the steps' time, arithmetic and memory traffic.
         kernels_compiling: kernels that few requests need, which other processes compile after a machine's first start. Steps may
             take longer meanwhile.
+        graphs_to_capture: CUDA graphs of common steps that are captured while the engine has no work, or at their first use.
     """
 
     running: int
@@ -334,6 +335,13 @@ class EngineStats:
     failed_outputs: int = 0
     work: WorkCounts = NO_WORK
     kernels_compiling: int = 0
+    graphs_to_capture: int = 0
+
+    @property
+    def getting_ready(self) -> bool:
+        """Whether steps may still take longer than they will."""
+        idle = not (self.running or self.waiting or self.queued_requests)
+        return bool(self.kernels_compiling or (idle and self.graphs_to_capture))
 
     @property
     def drafted_tokens(self) -> int:
@@ -357,6 +365,7 @@ class EngineStats:
             cached_blocks=0,
             total_blocks=0,
             kernels_compiling=0,
+            graphs_to_capture=0,
         )
 
 

@@ -213,17 +213,17 @@ class ThreadedEngine(EngineClient):
         return self._core.is_live(request_id) or request_id in self._inbox
 
     def _loop(self) -> None:
-        while self._wait_for_work():
-            self._run_commands()
-            try:
+        try:
+            while self._wait_for_work():
+                self._run_commands()
                 self._core.check_alive()
                 self._core.step()
-            except Exception as error:
-                # The core survives a fault of one step's work. So the device is lost, or the engine's own state is in doubt.
-                # Another server, or this one after a restart, can serve the requests.
-                logger.critical("the engine stopped", exc_info=True)
-                self._end_after(error)
-                return
+        except Exception as error:
+            # The core survives a fault of one step's work. So the device is lost, or the engine's own state is in doubt.
+            # Another server, or this one after a restart, can serve the requests.
+            logger.critical("the engine stopped", exc_info=True)
+            self._end_after(error)
+            return
         self._end(EngineStoppedError("the engine stopped before the request was finished"), None)
 
     def _end_after(self, error: Exception) -> None:
@@ -246,22 +246,21 @@ class ThreadedEngine(EngineClient):
 
     def _wait_for_work(self) -> bool:
         """Wait until there is work, and pass new requests and cancels to the core. False if the engine must stop."""
+        while not self._is_wanted() and self._core.capture_next():
+            pass  # what steps would have to do otherwise; a request waits for one graph at most
         with self._wake:
-            self._wake.wait_for(
-                lambda: (
-                    self._stopping
-                    or self._lost
-                    or self._inbox
-                    or self._cancels
-                    or self._commands
-                    or self._core.has_work
-                )
-            )
+            self._wake.wait_for(self._is_wanted)
             for request in self._take_inbox():
                 self._core.add(request)
             while self._cancels:
                 self._core.cancel(self._cancels.popleft())
             return not self._stopping
+
+    def _is_wanted(self) -> bool:
+        """Whether the step thread has something to do."""
+        return bool(
+            self._stopping or self._lost or self._inbox or self._cancels or self._commands or self._core.has_work
+        )
 
     def _between_steps(self, work: Callable[[], _T]) -> Future[_T]:
         """Run ``work`` on the step thread, between two steps."""

@@ -65,6 +65,7 @@ class DrafterBuilder:
         max_draft_tokens: the most that it will draft at once.
         block_bytes: bytes of one block of its cache, 0 without one.
         read_layers: the target's hidden states that it reads; see `HiddenStateSink.layers`.
+        facts: what its kernels and their duration depend on besides the engine's options.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class DrafterBuilder:
         self.max_draft_tokens = 0 if self._name == NoDrafter.name else config.draft_tokens
         self.block_bytes = 0 if self._draft is None else self._draft.block_bytes(config.block_size)
         self.read_layers = () if self._draft is None else self._draft.read_layers
+        self.facts = () if self._draft is None else self._draft.facts
 
     def build(self, blocks: int, constraints: ConstraintTable) -> Drafter:
         """The drafter, which knows what ``constraints`` force.
@@ -174,11 +176,10 @@ class DrafterBuilder:
         """Measure how long steps and catching up take, or read it from the cache, and make what chooses by that."""
         positions: int | None = None
         if self._draft is not None:
-            facts += self._draft.facts
             positions = self._draft.needs(self.max_draft_tokens).max_positions
         known = measured_context(table, self.max_draft_tokens, positions)
         caught_up = () if self._draft is None else caught_up_tokens(known)
-        costs = CostCache(self._config, facts).get_or_measure(
+        costs = CostCache(self._config, facts + self.facts).get_or_measure(
             [*product(rows, draft_lens), *[(0, tokens) for tokens in caught_up]],
             lambda: {
                 **measure_costs(runner, table, known, rows, draft_lens, _COST_ROUNDS),

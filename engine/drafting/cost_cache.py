@@ -1,13 +1,11 @@
 """``CostCache``: measured step costs in a folder, so that later engines need not measure them.
 
-A file is named by a digest of all that a step's duration depends on: the device, the libraries and the code, the models and
-the engine's options. It is read for a week: the machine may have been busy while it was measured. The cache only saves time:
+A file is named by a digest of all that a step's duration depends on (`engine_digest`). It is read for a week: the machine may have been busy while it was measured. The cache only saves time:
 a file that cannot be read, or does not have the costs that are asked for, counts as absent.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -16,24 +14,15 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-import torch
-
-import draftline
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.costs import Costs
-from draftline.structured.cache_files import code_digest, user_cache_folder, write_whole
+from draftline.engine.fingerprint import engine_digest
+from draftline.structured.cache_files import user_cache_folder, write_whole
 
 logger = logging.getLogger(__name__)
 
 _MAX_AGE_S = 7 * 24 * 3600.0
 _SUFFIX = ".json"
-_NEUTRAL_OPTIONS = {
-    "model", "tokenizer", "chat_template", "draft_model", "constraint_cache", "default_seed",
-    "prefix_caching", "max_waiting", "max_waiting_tokens", "ageing_s", "inter_token_target",
-}  # fmt: skip
-"""Options that no step's duration depends on. The models are known by their shapes, not by their names."""
-
-_CODE = tuple(Path(draftline.__file__).parent / package for package in ("engine", "kernels", "models", "quant", "spec"))
 
 
 class CostCache:
@@ -47,11 +36,7 @@ class CostCache:
             facts: what else a step's duration depends on: the device, the libraries, the models' shapes.
             folder: where to keep costs, made when the first are kept; None is the user's.
         """
-        options = config.model_dump_json(exclude=_NEUTRAL_OPTIONS)
-        digest = hashlib.sha256(
-            code_digest(_CODE) + repr((options, torch.get_num_threads(), facts)).encode()
-        ).hexdigest()
-        self._path = (folder or user_cache_folder("step-costs")) / f"{digest[:40]}{_SUFFIX}"
+        self._path = (folder or user_cache_folder("step-costs")) / f"{engine_digest(config, facts)}{_SUFFIX}"
 
     def get_or_measure(self, shapes: Collection[tuple[int, int]], measure: Callable[[], Costs]) -> Costs:
         """The costs of steps of these rows and drafts: those in the folder, or else new ones, which are kept."""

@@ -96,9 +96,9 @@ def _time(
         runner.fill(rows)  # what the last round has accepted is forgotten
         _finish(table)
         start = time.perf_counter()
-        runner.launch(Plan(rows), catch_up)
+        launched = runner.launch(Plan(rows), catch_up)
         _finish(table)
-        taken.append(time.perf_counter() - start)
+        taken.append(time.perf_counter() - start - launched.capture_s)
     return min(taken)
 
 

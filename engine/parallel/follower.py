@@ -23,6 +23,7 @@ from torch import Tensor
 
 from draftline.engine.drafting.loaded import load_draft
 from draftline.engine.errors import DeviceLostError
+from draftline.engine.fingerprint import engine_digest
 from draftline.engine.parallel.group import RankGroup, meet
 from draftline.engine.parallel.messages import Alive, Broken, FromRank, Ready, StartRank
 from draftline.engine.parallel.plan_codec import PlanDecoder
@@ -181,7 +182,9 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
     if device.type == "cuda" and config.uses_graphs:
         from draftline.engine.runner.warmup import load_kernels, rehearse
         from draftline.kernels.triton.compile.ahead import CompileAhead
+        from draftline.kernels.triton.compile.marks import CacheMark
 
+        compiled = CacheMark(engine_digest(config, (repr(checkpoint.config), f"rank {start.rank}")))
         with (
             closing(CompileAhead(device)) as ahead,
             memory_explained(device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs."),
@@ -189,8 +192,8 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
             if shard.is_sized_as_first:
                 group.barrier()  # rank 0 compiles for this one, too
                 ahead.missing = False
-            rehearse(allocate(1, target.max_len), ahead, largest)
-            load_kernels(ops, ahead, device)
+            rehearse(allocate(1, target.max_len), ahead, largest, compiled)
+            load_kernels(ops, ahead, device, compiled)
             if not shard.is_sized_as_first:
                 group.barrier()
     sizes = agree_on_blocks(
@@ -206,7 +209,8 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
     if device.type == "cuda" and config.uses_graphs:
         from draftline.engine.runner.warmup import capture_graphs
 
-        graphs = capture_graphs(parts)
+        graphs, captures = capture_graphs(parts)
+        captures.capture_all()
     executors = Executors(EagerExecutor(parts), shapes, graphs, target.uneven(parts.table, parts.cache))
     return Follower(target, executors, parts, samples, group)
 

@@ -1,24 +1,35 @@
 """``GraphRecorder``: captures CUDA graphs that share memory. `Rehearsal`: the same calls, without graphs.
 
-`InputGraph`, `WriteGraph` and `ResultStages`: how inputs reach a graph, and results the host, without a copy that the host launches.
+`Late` and `Captures`: when graphs are captured, at their first use or before. `InputGraph`, `WriteGraph` and `ResultStages`: how inputs reach a graph, and results the host, without a copy that the host launches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+logger = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
 
 _STAGES = 4
 """Copies in pinned memory of a graph's inputs, or of results, used in turn. At most two steps are in flight on any rank, so
 a copy has long been read when it is written again."""
+
+
+@dataclass(slots=True)
+class CaptureTime:
+    """Seconds that captures have taken."""
+
+    seconds: float = 0.0
 
 
 class Recorder(Protocol):
@@ -52,24 +63,33 @@ class GraphRecorder(Recorder):
     the other, and values left in such memory (see `unowned`) last until the next graph runs.
     """
 
-    def __init__(self, device: torch.device, settle: Callable[[], bool]) -> None:
+    def __init__(self, device: torch.device, settle: Callable[[], bool], taken: CaptureTime | None = None) -> None:
         """An empty pool.
 
         Args:
             device: a CUDA device.
             settle: settles which kernels run what was captured (`Ops.settle`). True if others do now.
+            taken: counts the time of captures; None if nobody asks.
         """
         self._device = device
         self._settle = settle
+        self._taken = taken or CaptureTime()
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)  # the default stream cannot be captured
 
     @override
     def separate(self) -> GraphRecorder:
-        return GraphRecorder(self._device, self._settle)
+        return GraphRecorder(self._device, self._settle, self._taken)
 
     @override
     def record(self, work: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
+        started = time.monotonic()
+        try:
+            return self._settled(work)
+        finally:
+            self._taken.seconds += time.monotonic() - started
+
+    def _settled(self, work: Callable[[], _T]) -> tuple[torch.cuda.CUDAGraph, _T]:
         graph, result = self._capture(work)
         if not self._settle():
             return graph, result
@@ -84,9 +104,88 @@ class GraphRecorder(Recorder):
         with torch.cuda.stream(self._stream), torch.inference_mode():
             # Relaxed: kernels are loaded at their first launch, which may be this one.
             graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
-            result = work()
-            graph.capture_end()
+            try:
+                result = work()
+            finally:
+                graph.capture_end()
         return graph, result
+
+
+class Late(Generic[_T]):
+    """What is captured at its first use, or before. Where no memory is left for it, there is none, and operations do its work."""
+
+    def __init__(self, what: str, capture: Callable[[], _T]) -> None:
+        """Nothing is captured yet.
+
+        Args:
+            what: names it in the log.
+            capture: captures it.
+        """
+        self._what = what
+        self._capture = capture
+        self._captured: _T | None = None
+        self.tried = False
+
+    def require(self) -> _T:
+        """It, captured now unless it was.
+
+        Raises:
+            torch.OutOfMemoryError: no memory is left for it.
+        """
+        if self._captured is None:
+            self._captured = self._capture()
+            self.tried = True
+        return self._captured
+
+    def find(self) -> _T | None:
+        """It, captured now unless it was; None if no memory was left for it."""
+        if not self.tried:
+            self.tried = True
+            try:
+                self._captured = self._capture()
+            except RuntimeError as error:
+                if not _is_out_of_memory(error):
+                    raise
+                logger.warning("no memory is left for the CUDA graph of %s, which is launched by operation", self._what)
+        return self._captured
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch's allocator or the driver, which instantiates graphs, had no memory."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
+
+
+class Captures:
+    """The graphs that are captured while an engine is idle, before steps ask for them."""
+
+    def __init__(self, waiting: Iterable[Late[object]] = (), taken: CaptureTime | None = None) -> None:
+        """Capture ``waiting`` in this order, unless a step is quicker. ``taken`` counts the time of all captures."""
+        self._waiting = list(waiting)[::-1]
+        self._taken = taken or CaptureTime()
+
+    @property
+    def seconds(self) -> float:
+        """How long captures have taken so far, those of steps included."""
+        return self._taken.seconds
+
+    @property
+    def left(self) -> int:
+        """How many graphs wait. Any thread may ask."""
+        return sum([not late.tried for late in self._waiting])
+
+    def capture_all(self) -> None:
+        """Capture the rest."""
+        while self.capture_next():
+            pass
+
+    def capture_next(self) -> bool:
+        """Capture one more. False if all are."""
+        while self._waiting:
+            late = self._waiting.pop()
+            if not late.tried:
+                late.find()
+                return True
+        return False
 
 
 class _Stages:

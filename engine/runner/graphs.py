@@ -1,18 +1,21 @@
-"""``GraphExecutor``: the parts of a step as CUDA graphs, captured once for each of a few shapes (`shapes.py`).
+"""``GraphExecutor``: the parts of a step as CUDA graphs, captured once for each of a few shapes (`shapes.py`). ``StepGraphs``: all of them.
 
 A step is some hundred kernels of a few microseconds each. Launched one by one, they take the host longer than the device;
 a graph is one launch. A graph's size is fixed, and a step runs in the smallest shape that holds it. The rest is padding:
 rows without a query token, for which no kernel writes to the cache or the slot table. Their samples are discarded.
 
 A shape has up to four kinds of graph: the drafter's catching up; the round of drafts; gather and forward; sampling and
-acceptance, one for each set of sampling features that comes up. The runner launches other work between them, such as a mask's upload. The logits of
+acceptance, one for each set of sampling features that comes up. Each is captured at its first use, or before, while the engine has
+nothing to do. The runner launches other work between them, such as a mask's upload. The logits of
 all shapes share one piece of memory. A graph takes its inputs from pinned memory, and copies a step's tokens there (`capture.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +23,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from draftline.engine.request.sequence import Row
-from draftline.engine.runner.capture import InputGraph, Recorder, ResultStages, unowned
+from draftline.engine.runner.capture import InputGraph, Late, Recorder, ResultStages, unowned
+from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
 from draftline.engine.runner.shapes import StepShape
 from draftline.kernels.batch import Batch
@@ -29,16 +33,46 @@ from draftline.kernels.triton.inputs.gather import FROM_NEWEST, GatherBounds, ga
 from draftline.spec.drafter import DraftChunk, DraftRows
 
 COMMON_FEATURES = (SamplingFeatures.NONE, SamplingFeatures.TEMPERATURE)
-"""The sets of sampling features that are captured in advance; others are when they first come up."""
+"""The sets of sampling features that most requests have."""
+
+
+class _Forward(NamedTuple):
+    """A captured forward pass.
+
+    Attributes:
+        graph: gathers the inputs, and runs the model.
+        result: what it leaves. Nothing owns the logits' memory.
+        starts: [rows + 1] int32, each row's first sample, in the graph's inputs.
+    """
+
+    graph: InputGraph
+    result: ForwardResult
+    starts: Tensor
+
+
+_Sampling = tuple[torch.cuda.CUDAGraph, Tensor]
+"""A captured sampling, and the tokens that it leaves."""
 
 
 class GraphExecutor(Executor):
-    """The graphs of one shape. It runs the rows of any step that the shape holds."""
+    """The graphs of one shape, each captured at its first use or before. It runs the rows of any step that the shape holds.
+
+    Attributes:
+        forward_graph: gather and forward.
+        drafts_graph: the round of drafts.
+        catch_up_graph: the drafter's catching up.
+    """
 
     def __init__(
-        self, shape: StepShape, parts: ExecutorParts, forward: Recorder, sampling: Recorder, results: ResultStages
+        self,
+        shape: StepShape,
+        parts: ExecutorParts,
+        forward: Recorder,
+        sampling: Recorder,
+        results: ResultStages,
+        eager: Executor,
     ) -> None:
-        """Capture gather and forward; `add_sampling` and `add_drafts` capture the rest.
+        """Nothing is captured yet.
 
         Args:
             shape: the size of all its graphs.
@@ -46,15 +80,31 @@ class GraphExecutor(Executor):
             forward: captures drafts and forward passes.
             sampling: captures sampling. Its graphs must not take the memory of the logits, which nothing owns.
             results: where they copy a step's tokens.
+            eager: does what no memory is left to capture.
         """
         self._shape = shape
         self._parts = parts
         self._forward_recorder = forward
         self._sampling_recorder = sampling
         self._results = results
-        self._forward = InputGraph(forward_words(shape.rows), parts.table.tokens.device)
-        slots, plan = _slots_and_plan(self._forward.tensor, shape.rows)
-        self._starts = plan[shape.rows + 1 : 2 * shape.rows + 2]
+        self._eager = eager
+        self.forward_graph = Late(f"{shape}", self._capture_forward)
+        self.drafts_graph = Late(f"drafts of {shape}", self._capture_drafts)
+        self.catch_up_graph = Late(f"catching up in {shape}", self._capture_catch_up)
+        self._sampling: dict[SamplingFeatures, Late[_Sampling]] = {}
+
+    def sampling_graph(self, features: SamplingFeatures) -> Late[_Sampling]:
+        """Sampling and acceptance with these features."""
+        graph = self._sampling.get(features)
+        if graph is None:
+            what = f"sampling with {features} in {self._shape}"
+            graph = self._sampling[features] = Late(what, lambda: self._capture_sampling(features))
+        return graph
+
+    def _capture_forward(self) -> _Forward:
+        parts, shape = self._parts, self._shape
+        graph = InputGraph(forward_words(shape.rows), parts.table.tokens.device)
+        slots, plan = _slots_and_plan(graph.tensor, shape.rows)
 
         def gather_and_forward() -> ForwardResult:
             inputs = gather_planned(parts.table, slots, plan, self._bounds(shape.samples), parts.block_size)
@@ -64,14 +114,12 @@ class GraphExecutor(Executor):
             logits = parts.forward(batch)
             return ForwardResult(logits, inputs.slots, inputs.positions)
 
-        result = self._forward.record(forward, gather_and_forward)
-        self._result = ForwardResult(unowned(result.logits), result.slots, result.positions)
-        self._sampling: dict[SamplingFeatures, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        self._draft: InputGraph | None = None
-        self._catch_up: InputGraph | None = None
+        result = graph.record(self._forward_recorder, gather_and_forward)
+        result = ForwardResult(unowned(result.logits), result.slots, result.positions)
+        return _Forward(graph, result, plan[shape.rows + 1 : 2 * shape.rows + 2])
 
-    def add_catch_up(self) -> None:
-        """Capture the drafter's catching up, whose inputs are those of a forward pass that wants no logits."""
+    def _capture_catch_up(self) -> InputGraph:
+        """Its inputs are those of a forward pass that wants no logits."""
         parts, rows = self._parts, self._shape.rows
         graph = InputGraph(forward_words(rows), parts.table.tokens.device)
         slots, plan = _slots_and_plan(graph.tensor, rows)
@@ -81,60 +129,67 @@ class GraphExecutor(Executor):
             return gather_planned(parts.table, slots, moved, self._bounds(0), parts.block_size).batch
 
         graph.record(self._forward_recorder, lambda: parts.drafter.catch_up(gather))
-        self._catch_up = graph
+        return graph
 
-    def add_drafts(self) -> None:
-        """Capture the round of drafts."""
+    def _capture_drafts(self) -> InputGraph:
         size, table = self._shape.rows, self._parts.table
         graph = InputGraph(draft_words(size), table.tokens.device)
         slots, drafts = graph.tensor[:size], graph.tensor[size:].view(torch.int32)[:size]
         rows = DraftRows(slots, drafts, self._shape.drafts, self._shape.uneven)
         graph.record(self._forward_recorder, lambda: self._parts.drafter.propose(rows, table))
-        self._draft = graph
+        return graph
 
-    def add_sampling(self, features: SamplingFeatures) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """Capture sampling and acceptance with these features."""
-        rows = SampleRows(self._result.slots, self._result.positions, features, masks=None)
+    def _capture_sampling(self, features: SamplingFeatures) -> _Sampling:
+        _, result, starts = self.forward_graph.require()
+        rows = SampleRows(result.slots, result.positions, features, masks=None)
 
         def sample() -> Tensor:
-            max_samples = self._shape.drafts + 1
-            tokens, accepted = self._parts.sample_and_accept(self._result.logits, rows, self._starts, max_samples)
+            tokens, accepted = self._parts.sample_and_accept(result.logits, rows, starts, self._shape.drafts + 1)
             self._results.deliver(tokens, accepted)
             return tokens
 
-        captured = self._sampling_recorder.record(sample)
-        self._sampling[features] = captured
-        return captured
+        return self._sampling_recorder.record(sample)
 
     def launch_logprobs(self, top: int) -> None:
         """Launch the log-probabilities of all samples, without a graph, as steps do."""
-        logits, positions = self._result.logits, self._result.positions
+        logits, _, positions = self.forward_graph.require().result
         # As rows are selected, which makes the tensors contiguous.
         every = torch.arange(len(positions), device=positions.device)
         self._parts.ops.logprobs(logits[every], positions[every], top)
 
     @override
     def catch_up(self, chunks: Seq[DraftChunk]) -> None:
-        assert self._catch_up is not None, "catching up is not captured"
-        self._catch_up.launch(lambda inputs: fill_chunks(inputs, self._shape.rows, chunks))
+        graph = self.catch_up_graph.find()
+        if graph is None:
+            return self._eager.catch_up(chunks)
+        graph.launch(lambda inputs: fill_chunks(inputs, self._shape.rows, chunks))
 
     @override
     def draft(self, rows: tuple[Row, ...]) -> None:
-        assert self._draft is not None, "the round of drafts is not captured"
-        self._draft.launch(lambda inputs: fill_drafts(inputs, self._shape.rows, rows))
+        graph = self.drafts_graph.find()
+        if graph is None:
+            return self._eager.draft(rows)
+        graph.launch(lambda inputs: fill_drafts(inputs, self._shape.rows, rows))
 
     @override
     def forward(self, rows: tuple[Row, ...]) -> ForwardResult:
-        self._forward.launch(lambda inputs: fill_forward(inputs, self._shape.rows, rows))
+        captured = self.forward_graph.find()
+        if captured is None:
+            return self._eager.forward(rows)
+        captured.graph.launch(lambda inputs: fill_forward(inputs, self._shape.rows, rows))
         samples = sum([row.samples for row in rows])
-        result = self._result
-        return ForwardResult(result.logits[:samples], result.slots, result.positions)
+        return ForwardResult(captured.result.logits[:samples], captured.result.slots, captured.result.positions)
 
     @override
     def sample(self, rows: tuple[Row, ...], result: ForwardResult, features: SamplingFeatures) -> SampleResult:
-        graph, tokens = self._sampling.get(features) or self.add_sampling(features)
-        graph.replay()
         samples = len(result.logits)
+        captured = None if self.forward_graph.find() is None else self.sampling_graph(features).find()
+        if captured is None:
+            # What a forward pass by graph leaves has padding.
+            exact = ForwardResult(result.logits, result.slots[:samples], result.positions[:samples])
+            return self._eager.sample(rows, exact, features)
+        graph, tokens = captured
+        graph.replay()
         return SampleResult(tokens[:samples], *self._results.take(samples, len(rows)))
 
     def _bounds(self, logits: int) -> GatherBounds:
@@ -148,24 +203,60 @@ class GraphExecutor(Executor):
         )
 
 
-def capture_executors(parts: ExecutorParts, recorder: Recorder) -> dict[StepShape, Executor]:
-    """The executors of all shapes, with everything captured that ordinary requests need."""
-    sampling = recorder.separate()
-    # The largest first: the others' tensors fit into the memory that it leaves behind.
-    shapes = sorted(parts.shapes.all, key=lambda shape: (-shape.samples, -shape.tokens))
-    results = result_stages(parts)
-    executors = {shape: GraphExecutor(shape, parts, recorder, sampling, results) for shape in shapes}
-    for executor in executors.values():
-        for features in COMMON_FEATURES:
-            executor.add_sampling(features)
-    # Constraints come up late or never. Their kernels are compiled now, so that the first one need not wait for that.
-    for features in COMMON_FEATURES:
-        executors[shapes[0]].add_sampling(features | SamplingFeatures.MASK)
-    for shape in parts.shapes.catch_ups if parts.drafter.keeps_cache else ():
-        executors[shape].add_catch_up()
-    for shape in sorted(parts.shapes.drafting, key=lambda shape: -shape.tokens):
-        executors[shape].add_drafts()
-    return dict(executors)
+class StepGraphs:
+    """The graphs of all shapes. Those of one recorder share their memory, so the largest have to be captured first.
+
+    Attributes:
+        executors: by shape.
+    """
+
+    def __init__(self, parts: ExecutorParts, recorder: Recorder) -> None:
+        """Nothing is captured yet."""
+        sampling, results, eager = recorder.separate(), result_stages(parts), EagerExecutor(parts)
+        self.executors = {
+            shape: GraphExecutor(shape, parts, recorder, sampling, results, eager) for shape in parts.shapes.all
+        }
+        shapes, keeps_cache = parts.shapes, parts.drafter.keeps_cache
+        self._kinds: list[tuple[list[StepShape], Callable[[GraphExecutor], list[Late[Any]]]]] = [
+            (shapes.all, lambda executor: [executor.forward_graph]),
+            (shapes.all, lambda executor: [executor.sampling_graph(features) for features in COMMON_FEATURES]),
+            (shapes.catch_ups if keeps_cache else [], lambda executor: [executor.catch_up_graph]),
+            (shapes.drafting, lambda executor: [executor.drafts_graph]),
+        ]
+
+    def largest(self) -> list[Late[Any]]:
+        """The graphs whose memory is enough for those of all shapes."""
+        return [
+            graph
+            for shapes, graphs_of in self._kinds
+            for shape in dict.fromkeys(largest_shapes(shapes))
+            for graph in graphs_of(self.executors[shape])
+        ]
+
+    def common(self) -> list[Late[Any]]:
+        """The graphs that ordinary requests need, the smallest shapes' first."""
+        graphs = [
+            (shape.tokens, kind, graph)
+            for kind, (shapes, graphs_of) in enumerate(self._kinds)
+            for shape in shapes
+            for graph in graphs_of(self.executors[shape])
+        ]
+        return [graph for *_, graph in sorted(graphs, key=lambda each: each[:2])]
+
+    def constrained(self) -> list[Late[Any]]:
+        """Sampling with constraints, in one shape: all have the same kernels."""
+        (shape, *_) = largest_shapes(list(self.executors))
+        return [self.executors[shape].sampling_graph(features | SamplingFeatures.MASK) for features in COMMON_FEATURES]
+
+
+def largest_shapes(shapes: Seq[StepShape]) -> list[StepShape]:
+    """Those of most samples and of most tokens, of even and of uneven histories."""
+    return [
+        max(alike, key=measure)
+        for uneven in (False, True)
+        if (alike := [shape for shape in shapes if shape.uneven == uneven])
+        for measure in (lambda shape: (shape.samples, shape.tokens), lambda shape: (shape.tokens, shape.samples))
+    ]
 
 
 def result_stages(parts: ExecutorParts) -> ResultStages:

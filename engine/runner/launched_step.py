@@ -57,7 +57,7 @@ class LogprobTensors:
 
 @dataclass(slots=True)
 class LaunchedStep:
-    """A step that the device computes, or has computed. Read-only, but not frozen: freezing costs host time.
+    """A step that the device computes, or has computed. Read-only once it is launched, but not frozen: freezing costs host time.
 
     Attributes:
         rows: the plan's.
@@ -68,6 +68,7 @@ class LaunchedStep:
         prompt_logprobs: of prompt positions, likewise.
         arrival: tells when all these are there.
         timer: measures the step's parts on the device, where it drafted.
+        capture_s: seconds that its launch took to capture graphs, which no later step of its shape takes.
     """
 
     rows: tuple[Row, ...]
@@ -78,6 +79,7 @@ class LaunchedStep:
     prompt_logprobs: LogprobTensors | None
     arrival: Arrival
     timer: Timer = NO_TIMER
+    capture_s: float = 0.0
 
     def wait(self) -> None:
         """Wait until the step has arrived."""

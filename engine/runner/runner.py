@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 import torch
 
 from draftline.engine.request.sequence import Plan, Row
-from draftline.engine.runner.capture import GraphRecorder
+from draftline.engine.runner.capture import Captures, GraphRecorder
 from draftline.engine.runner.executor import Executor, Executors
 from draftline.engine.runner.launched_step import LaunchedStep, read_back
 from draftline.engine.runner.masks import NO_MASKS, ConstraintMasks, StepMasks
@@ -29,6 +29,7 @@ class Runner:
     """Launches steps, each on the state that the one before it leaves on the device.
 
     Attributes:
+        captures: the graphs that are left to be captured while there is no step.
         profiler: records the steps, also the host's part of them.
     """
 
@@ -41,6 +42,7 @@ class Runner:
         eos_ids: tuple[int, ...],
         drafter: Drafter,
         ranks: OtherRanks = ALONE,
+        captures: Captures | None = None,
     ) -> None:
         """Everything is of one device.
 
@@ -52,6 +54,7 @@ class Runner:
             eos_ids: the model's end-of-sequence ids.
             drafter: the drafter of the executors.
             ranks: the other ranks of the engine.
+            captures: the graphs of the executors that are not captured; None for none.
         """
         self._ranks = ranks
         self._executors = executors
@@ -61,6 +64,7 @@ class Runner:
         self._slots = SlotWriter(table, eos_ids, GraphRecorder(self._device, ops.settle) if executors.graphs else None)
         self._masks = masks
         self._drafter = drafter
+        self.captures = captures or Captures()
         self._arrivals, self._timers = EventPool(), StepTimers(self._device)
         self.profiler = StepProfiler()
 
@@ -82,6 +86,7 @@ class Runner:
                 for tokens. See `Core.when_launched`.
         """
         rows, part = plan.rows, self.profiler.part
+        capturing = self.captures.seconds
         self._ranks.begin(plan, catch_up)
         # Bring the device's tables up to date: slots and blocks, constraints, the drafter's own cache.
         with part("upload"):
@@ -108,7 +113,9 @@ class Runner:
             self._ranks.spread_tokens(samples.tokens)
             timer.mark()
         with part("read_back"):
-            return read_back(rows, forward, samples, self._ops, timer, self._arrivals)
+            step = read_back(rows, forward, samples, self._ops, timer, self._arrivals)
+        step.capture_s = self.captures.seconds - capturing
+        return step
 
     @torch.inference_mode()
     def fill(self, rows: tuple[Row, ...]) -> None:

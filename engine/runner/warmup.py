@@ -1,4 +1,7 @@
-"""The warm-up of a GPU engine: find the kernels of all CUDA graphs, load them once they are compiled, then capture the graphs."""
+"""The warm-up of a GPU engine: find the kernels of all CUDA graphs, load them once they are compiled, then capture the largest graphs.
+
+The others are captured once the engine serves and has nothing to do, or at their first use: their kernels are compiled by then.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ import torch
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner.capture import GraphRecorder, Recorder, Rehearsal
+from draftline.engine.runner.capture import Captures, CaptureTime, GraphRecorder, Recorder, Rehearsal
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import Executor, ExecutorParts
-from draftline.engine.runner.graphs import GraphExecutor, capture_executors, result_stages
+from draftline.engine.runner.graphs import GraphExecutor, StepGraphs, result_stages
 from draftline.engine.runner.shapes import StepShape
 from draftline.engine.runner.slot_writer import SlotWriter
 from draftline.kernels.batch import Batch
@@ -22,21 +25,29 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SamplingFeatures
 from draftline.kernels.triton.compile.ahead import CompileAhead
 from draftline.kernels.triton.compile.later import CompileLater
+from draftline.kernels.triton.compile.marks import CacheMark
 from draftline.models.brief import BriefModel
 
 logger = logging.getLogger(__name__)
 
 
-def rehearse(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -> None:
-    """Find out whether this machine lacks kernels of the largest step. If so, other processes compile those of all graphs from now on.
+def rehearse(parts: ExecutorParts, ahead: CompileAhead, largest: Batch, compiled: CacheMark) -> None:
+    """Find out whether this machine lacks kernels of the largest step, or of any graph of an engine that it never had.
 
-    Nothing is computed: the cache may be smaller than the step.
+    If so, other processes compile those of all graphs from now on. Nothing is computed: the cache may be smaller than the step.
+
+    Args:
+        parts: what the engine's steps run on.
+        ahead: compiles kernels.
+        largest: the largest step.
+        compiled: whether an engine like this one has had all of its kernels compiled here.
     """
     brief = replace(parts, model=BriefModel(parts.model))
     with ahead.rehearsal():
         parts.forward(largest)
+        if ahead.missing or not compiled.is_set():
+            launch_graphs(brief, Rehearsal())
         if ahead.missing:
-            capture_executors(brief, Rehearsal())
             parts.ops.launch_alternatives()
             SlotWriter(parts.table, (), Rehearsal())  # whose graph the runner captures
             with ahead.postponing():
@@ -44,7 +55,7 @@ def rehearse(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -> None:
                 launch_short_chunks(brief)
 
 
-def load_kernels(ops: Ops, ahead: CompileAhead, device: torch.device) -> CompileLater:
+def load_kernels(ops: Ops, ahead: CompileAhead, device: torch.device, compiled: CacheMark) -> CompileLater:
     """Wait for the kernels of a rehearsal, and load them.
 
     Returns:
@@ -55,17 +66,34 @@ def load_kernels(ops: Ops, ahead: CompileAhead, device: torch.device) -> Compile
     ops.settle()
     if ahead.missing:
         logger.info("waited %.1f s for kernels to be compiled", time.monotonic() - started)
+    compiled.set()
     return CompileLater(device, ahead.postponed)
 
 
-def capture_graphs(parts: ExecutorParts) -> dict[StepShape, Executor]:
-    """The graph executors of all shapes."""
-    device = parts.table.tokens.device
-    started = time.monotonic()
-    executors = capture_executors(parts, GraphRecorder(device, parts.ops.settle))
+def capture_graphs(parts: ExecutorParts) -> tuple[dict[StepShape, Executor], Captures]:
+    """The graph executors of all shapes, and their graphs that are left to be captured when there is time.
+
+    Captured are the largest now, whose memory the others share.
+    """
+    device, taken = parts.table.tokens.device, CaptureTime()
+    graphs = StepGraphs(parts, GraphRecorder(device, parts.ops.settle, taken))
+    largest = graphs.largest()
+    for graph in largest:
+        graph.require()
     torch.cuda.synchronize(device)
-    logger.info("CUDA graphs for %d step shapes captured in %.1f s", len(executors), time.monotonic() - started)
-    return executors
+    captures = Captures(graphs.common(), taken)
+    logger.info("%d CUDA graphs captured in %.1f s, and %d are left", len(largest), taken.seconds, captures.left)
+    return dict(graphs.executors), captures
+
+
+def launch_graphs(parts: ExecutorParts, recorder: Recorder) -> None:
+    """Launch what is captured without being asked for, and constraints, so that the first one need not wait for their kernels.
+
+    The largest come first: their kernels take longest to compile.
+    """
+    graphs = StepGraphs(parts, recorder)
+    for graph in (*graphs.common()[::-1], *graphs.constrained()):
+        graph.require()
 
 
 # The launches of a rehearsal that are in no graph at the start.
@@ -94,9 +122,9 @@ def launch_further_sampling(parts: ExecutorParts, recorder: Recorder) -> None:
     """Launch the sampling that no graph has in advance, in steps of one row and of the most rows."""
     shapes = sorted(parts.shapes.decodes, key=lambda shape: shape.samples)
     for shape in (shapes[0], shapes[-1]):
-        executor = GraphExecutor(shape, parts, recorder, recorder, result_stages(parts))
+        executor = GraphExecutor(shape, parts, recorder, recorder, result_stages(parts), EagerExecutor(parts))
         for features in FURTHER_FEATURES:
-            executor.add_sampling(features)
+            executor.sampling_graph(features).require()
         for top in FURTHER_LOGPROBS:
             executor.launch_logprobs(top)
 

@@ -59,13 +59,16 @@ class StepStats:
             work = self._work.step([(row.start, row.count + row.drafts) for row in rows], logits)
             self.meter.add(seconds, *work)
 
-    def of_engine(self, scheduler: SchedulerStats, backlog: Backlog, kernels_compiling: int) -> EngineStats:
+    def of_engine(
+        self, scheduler: SchedulerStats, backlog: Backlog, kernels_compiling: int, graphs_to_capture: int
+    ) -> EngineStats:
         """The engine's state now.
 
         Args:
             scheduler: the scheduler's state.
             backlog: the requests that have not run yet.
             kernels_compiling: see `EngineStats`.
+            graphs_to_capture: see `EngineStats`.
         """
         return EngineStats(
             running=scheduler.running,
@@ -85,4 +88,5 @@ class StepStats:
             prefix_query_tokens=scheduler.prefix_query_tokens,
             work=self.meter.counts,
             kernels_compiling=kernels_compiling,
+            graphs_to_capture=graphs_to_capture,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from copy import copy
 from typing import Any, cast
@@ -12,14 +13,16 @@ from fake_engine import ByteTokenizer, fake_info
 from patience import PATIENCE_S
 from tiny import tiny_core
 
-from draftline.engine.bench.readiness import wait_for_kernels
+from draftline.engine.bench.readiness import wait_until_ready
 from draftline.engine.core import Core
-from draftline.engine.errors import EngineStoppedError
+from draftline.engine.errors import DeviceLostError, EngineStoppedError
 from draftline.engine.outputs import Failed, Finished, Update
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.backlog import Backlog
 from draftline.engine.request.request import Request, RequestBuilder
+from draftline.engine.request.sequence import Row
+from draftline.engine.runner.capture import Captures, Late
 from draftline.engine.runner.executor import Executors
 from draftline.engine.runner.launched_step import LaunchedStep
 from draftline.engine.stats import EngineStats
@@ -42,6 +45,10 @@ class BrokenCore:
     @property
     def has_work(self) -> bool:
         return bool(self.requests)
+
+    def capture_next(self) -> bool:
+        """It has no graphs."""
+        return False
 
     def when_lost(self, call: object) -> None:
         """It has no other processes."""
@@ -104,8 +111,82 @@ def test_statistics_of_an_idle_engine_show_the_kernels_that_compile() -> None:
     engine = start(core)
     core.compiling = [2, 1]
     assert engine.stats().kernels_compiling == 2
-    wait_for_kernels(engine.stats)
+    wait_until_ready(engine.stats)
     assert not core.compiling
+    engine.close()
+
+
+def test_graphs_are_captured_while_there_is_no_request() -> None:
+    core = tiny_core()
+    answered, second = threading.Event(), threading.Event()
+    captured: list[bool] = []
+
+    def capture() -> None:
+        captured.append(core.has_work)
+        if len(captured) == 2:
+            second.set()
+            assert answered.wait(PATIENCE_S)
+
+    core._runner.captures = Captures([Late("a graph", capture) for _ in range(4)])
+    with ThreadedEngine(core, max_waiting=8, max_waiting_tokens=64, ageing_s=5.0) as engine:
+        assert second.wait(PATIENCE_S)
+        assert engine.stats().graphs_to_capture == 2
+        ended = threading.Event()
+        prompt = GenerateRequest(tuple(range(5, 30)), SamplingParams(max_tokens=3))
+        with engine._wake:  # the request is there when the second capture ends
+            answered.set()
+            engine.submit("a", prompt, lambda pairs: [ended.set() for _, update in pairs if update.ends_output])
+            assert engine.stats().getting_ready
+        assert ended.wait(PATIENCE_S)
+        wait_until_ready(engine.stats)
+        assert captured == [False] * 4
+        assert engine.stats().graphs_to_capture == 0
+
+
+def test_what_a_step_captures_is_not_part_of_its_time() -> None:
+    """The next step of its shape does not take so long, and decisions go by times."""
+    now = 0.0
+    core = tiny_core(clock=lambda: now)
+    measured: list[float] = []
+    core._policy.observe_step = lambda plan, caught_up, seconds: measured.append(seconds)  # type: ignore[method-assign]
+    runner = core._runner
+    launch = runner.launch
+
+    def capture() -> None:
+        runner.captures._taken.seconds += 7.0
+
+    def launched(*given: Any) -> LaunchedStep:
+        nonlocal now
+        runner.captures._taken.seconds += 5.0  # of another step, before
+        step = launch(*given)
+        now += 7.0 + 0.5
+        return step
+
+    runner.launch = launched  # type: ignore[method-assign]
+    forward = runner._executors.eager.forward
+
+    def captured_forward(rows: tuple[Row, ...]) -> Any:
+        capture()
+        return forward(rows)
+
+    runner._executors.eager.forward = captured_forward  # type: ignore[method-assign]
+    builder = RequestBuilder(core.info, core.tokenizer, ageing_s=0.0, compiler=core.compiler)
+    sampling = SamplingParams(max_tokens=2, ignore_eos=True)
+    core.add(builder.build("a", GenerateRequest((5, 6), sampling), lambda _: None, 0.0))
+    while core.has_work:
+        core.step()
+    assert measured == [0.5, 0.5]
+
+
+def test_a_capture_that_loses_the_device_ends_the_engine() -> None:
+    core = BrokenCore()
+
+    def capture_next() -> bool:
+        raise DeviceLostError("gone")
+
+    core.capture_next = capture_next  # type: ignore[method-assign]
+    engine = start(core)
+    assert "gone" in str(engine.stopped.result(timeout=PATIENCE_S))
     engine.close()
 
 

@@ -152,7 +152,7 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
     foreseen: dict[Launch, None] = {}
     brief = replace(parts, model=BriefModel(model))
     with captured_launches(foreseen):
-        graphs.capture_executors(brief, _Recorder())  # type: ignore[arg-type]
+        warmup.launch_graphs(brief, _Recorder())  # type: ignore[arg-type]
         warmup.launch_further_sampling(brief, _Recorder())  # type: ignore[arg-type]
         warmup.launch_short_chunks(brief)
     executor = eager.EagerExecutor(parts)

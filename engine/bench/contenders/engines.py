@@ -17,7 +17,7 @@ from draftline import LLM, SamplingParams
 from draftline.engine.bench.batches import BenchmarkRequest
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import HfConfig
-from draftline.engine.bench.readiness import wait_for_kernels
+from draftline.engine.bench.readiness import wait_until_ready
 from draftline.models.checkpoints.resolve import SourceKind, resolve_model
 
 
@@ -84,7 +84,7 @@ class Draftline(Contender):
         own: dict[str, Any] = {"load_format": load_format, "prefix_caching": False, "max_model_len": max_model_len}
         self.options = options
         self._llm = LLM(model.checkpoint, **{"dtype": dtype, "device": device, **own, **options})
-        wait_for_kernels(self._llm.stats)
+        wait_until_ready(self._llm.stats)
         info = self._llm.info
         self.dtype, self.weights, self.device = info.dtype, info.quantization, torch.device(info.device)
         self.vocab_size = info.config.vocab_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from draftline.engine.bench.readiness import wait_for_kernels
+from draftline.engine.bench.readiness import wait_until_ready
 from draftline.engine.config import EngineConfig
 from draftline.engine.process.remote_engine import RemoteEngine
 from draftline.engine.process.replicas import start_replicas
@@ -33,5 +33,5 @@ def running(config: EngineConfig, own_process: bool | None = None) -> Iterator[E
     """
     own = in_own_process(config, own_process)
     with closing(RemoteEngine(config, start_replicas(config)) if own else start_engine(config)) as engine:
-        wait_for_kernels(engine.stats)
+        wait_until_ready(engine.stats)
         yield engine

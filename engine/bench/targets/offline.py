@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from draftline import __version__
 from draftline.engine.bench.load.answers import Answer
-from draftline.engine.bench.readiness import wait_for_kernels
+from draftline.engine.bench.readiness import wait_until_ready
 from draftline.engine.bench.targets.target import Question, RequestError, Target, TargetInfo
 from draftline.engine.bench.targets.updates import as_request_error, record, request_of
 from draftline.engine.config import EngineConfig
@@ -62,7 +62,7 @@ class OfflineTarget(Target):
 
     @override
     async def ready(self) -> None:
-        await asyncio.to_thread(wait_for_kernels, self.engine.stats)
+        await asyncio.to_thread(wait_until_ready, self.engine.stats)
 
     @override
     async def ask(self, question: Question, answer: Answer) -> None:

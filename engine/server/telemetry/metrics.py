@@ -125,6 +125,10 @@ ENGINE_METRICS: Mapping[str, _Family] = {
     "kernels_compiling": _gauge(
         "kernels_compiling", "Kernels that few requests need, compiled beside the steps after a machine's first start."
     ),
+    "graphs_to_capture": _gauge(
+        "graphs_to_capture",
+        "CUDA graphs of common steps that are captured while there is no work, or at their first use.",
+    ),
     "drafter": _drafter,
     "work": _work,
     "token_gaps": _histogram("inter_token_seconds", "Time between two steps, once for each decoding sequence."),

@@ -78,11 +78,8 @@ def executor(monkeypatch: pytest.MonkeyPatch, drafter: Drafter, table: SlotTable
     parts = ExecutorParts(
         tiny_model(CONFIG), cache, table, ops, drafter, ops.sample, ops.accept, constraints, StepShapes(4, 3, 64)
     )
-    made = graphs.GraphExecutor.__new__(graphs.GraphExecutor)
-    made._shape, made._parts = shape, parts
-    made._forward_recorder = HostRecorder()  # type: ignore[assignment]
-    made.add_catch_up()
-    return made
+    recorder: Any = HostRecorder()
+    return graphs.GraphExecutor(shape, parts, recorder, recorder, None, None)  # type: ignore[arg-type]
 
 
 def kernel_head() -> Eagle3Head:
@@ -123,20 +120,14 @@ def test_a_graph_fills_the_cache_as_operations_do(monkeypatch: pytest.MonkeyPatc
 
 
 def test_drafters_with_a_cache_have_graphs_to_catch_up_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Captured(SimpleNamespace):
-        def add_sampling(self, features: object) -> None: ...
-        def add_drafts(self) -> None: ...
-        def add_catch_up(self) -> None:
-            caught_up.append(self.shape)
-
-    caught_up: list[StepShape] = []
-    monkeypatch.setattr(graphs, "GraphExecutor", lambda shape, *parts: Captured(shape=shape))
     monkeypatch.setattr(graphs, "result_stages", lambda parts: None)
+    monkeypatch.setattr(graphs, "EagerExecutor", lambda parts: None)
     shapes = StepShapes(64, 3, prompt_tokens=128)
     for drafter, expected in ((NoDrafter(), []), (draft_model(3, noise=0.0), shapes.catch_ups)):
-        caught_up.clear()
-        graphs.capture_executors(SimpleNamespace(shapes=shapes, drafter=drafter), HostRecorder())  # type: ignore[arg-type]
-        assert caught_up == expected
+        parts: Any = SimpleNamespace(shapes=shapes, drafter=drafter)
+        every = graphs.StepGraphs(parts, HostRecorder())  # type: ignore[arg-type]
+        common = every.common()
+        assert [each for each in shapes.all if every.executors[each].catch_up_graph in common] == expected
     assert shapes.of_chunks([30, 30]) == StepShape.with_prompts(8, 0, 64)
     assert shapes.of_chunks([2] * 9) == StepShape.with_prompts(32, 0, 64)
     assert shapes.of_chunks([100, 29]) is None

@@ -60,7 +60,7 @@ def test_another_engine_measures_for_itself(tmp_path: Path, other: Callable[[Pat
 
 def test_other_code_measures_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert measures(tmp_path) == 1
-    monkeypatch.setattr("draftline.engine.drafting.cost_cache.code_digest", lambda folders: b"other code")
+    monkeypatch.setattr("draftline.engine.fingerprint.code_digest", lambda folders: b"other code")
     assert measures(tmp_path) == 1
 
 

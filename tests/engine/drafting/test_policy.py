@@ -87,14 +87,16 @@ class Clockwork:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
         self.filled = 0
+        self.captured_s = 0.0
 
     def fill(self, rows: tuple[Row, ...]) -> None:
         self.filled = len(rows)
 
-    def launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...] = ()) -> None:
+    def launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...] = ()) -> SimpleNamespace:
         assert all(row.samples == row.drafts + 1 for row in plan.rows)
         assert len(plan.rows) == self.filled, "the rows' sequences are not in their slots"
         self.asked.append((len(plan.rows), plan.rows[0].drafts))
+        return SimpleNamespace(capture_s=self.captured_s)
 
 
 def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
@@ -105,6 +107,8 @@ def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
     assert costs.keys() == {(1, 0), (1, 2), (4, 0), (4, 2)}
     assert min(costs.values()) > 0
     assert not table.lengths.any()
+    clockwork.captured_s = 1000.0
+    assert max(measure_costs(clockwork, table, 9, (1,), (0,), rounds=2).values()) < 0, "captures do not count"
 
 
 def test_a_long_step_is_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:

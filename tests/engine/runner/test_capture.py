@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from host_graphs import HostRecorder
 
 from draftline.engine.runner import capture
-from draftline.engine.runner.capture import InputGraph, ResultStages, WriteGraph
+from draftline.engine.runner.capture import Captures, InputGraph, Late, ResultStages, WriteGraph
 
 CPU = torch.device("cpu")
 
@@ -99,3 +100,51 @@ def test_results_are_those_of_the_last_launch_whichever_graph_and_capture_it_was
         if earlier is not None:
             assert earlier.tolist() == [value - 1, value, value + 1]
         earlier = tokens
+
+
+def test_a_late_graph_is_captured_once_at_its_first_use() -> None:
+    calls: list[int] = []
+    late = Late("a graph", lambda: calls.append(1) or len(calls))
+    assert (late.tried, calls) == (False, [])
+    assert (late.find(), late.require(), late.find(), late.tried) == (1, 1, 1, True)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("allocator"), RuntimeError("CUDA error: out of memory")], ids=["torch", "driver"]
+)
+def test_a_graph_without_memory_is_tried_once_unless_it_is_required(
+    error: RuntimeError, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    def fail() -> int:
+        calls.append(1)
+        raise error
+
+    late = Late("sampling", fail)
+    assert late.find() is late.find() is None
+    assert len(calls) == 1
+    assert "no memory is left for the CUDA graph of sampling" in caplog.text
+    with pytest.raises(RuntimeError, match=str(error)):
+        late.require()
+
+
+def test_other_faults_of_a_capture_are_raised() -> None:
+    def fail() -> int:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal"):
+        Late("a graph", fail).find()
+
+
+def test_waiting_graphs_are_captured_in_order_unless_a_step_is_quicker() -> None:
+    order: list[str] = []
+    graphs = [Late(name, partial(order.append, name)) for name in "abcd"]
+    captures = Captures(graphs)
+    graphs[2].find()
+    assert captures.left == 3
+    assert captures.capture_next()
+    assert (order, captures.left) == (["c", "a"], 2)
+    captures.capture_all()
+    assert (order, captures.left) == (["c", "a", "b", "d"], 0)
+    assert not captures.capture_next()

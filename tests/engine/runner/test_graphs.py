@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from host_graphs import HostGraph
 from random_checkpoint import llama
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner.graphs import draft_words, fill_drafts, fill_forward, forward_words
+from draftline.engine.runner import graphs
+from draftline.engine.runner.executor import ForwardResult
+from draftline.engine.runner.graphs import (
+    GraphExecutor,
+    draft_words,
+    fill_drafts,
+    fill_forward,
+    forward_words,
+    largest_shapes,
+)
 from draftline.engine.runner.shapes import StepShape, StepShapes, launch_bound_tokens
+from draftline.kernels.slots import SamplingFeatures
 from draftline.kernels.triton.inputs.gather import FROM_NEWEST
 
 
@@ -113,3 +128,92 @@ def test_a_large_model_is_not_bound_by_launches() -> None:
     large = llama(hidden_size=4096, intermediate_size=14336, num_heads=32, num_kv_heads=8, head_dim=128)
     assert 1000 < launch_bound_tokens(large) < 2000
     assert launch_bound_tokens(tiny) > 8192
+
+
+class Room:
+    """A recorder with memory for a few graphs, which do nothing. The first is a forward pass, then comes sampling."""
+
+    def __init__(self, graphs: int) -> None:
+        self.results = [ForwardResult(torch.zeros(4, 9), torch.arange(4), torch.arange(4)), torch.arange(4)][:graphs]
+
+    def record(self, work: object) -> tuple[HostGraph, object]:
+        if not self.results:
+            raise torch.OutOfMemoryError
+        return HostGraph(lambda: None), self.results.pop(0)
+
+
+class RoomForInputs:
+    """An `InputGraph` of such a recorder."""
+
+    def __init__(self, words: int, device: torch.device) -> None:
+        self.tensor = torch.zeros(words, dtype=torch.int64)
+
+    def record(self, recorder: Room, work: object) -> object:
+        return recorder.record(work)[1]
+
+    def launch(self, fill: Callable[[np.ndarray], object]) -> None:
+        fill(self.tensor.numpy())
+
+
+class Operations:
+    """An eager executor that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.sampled: ForwardResult | None = None
+
+    def catch_up(self, chunks: object) -> None:
+        self.calls.append("catch_up")
+
+    def draft(self, rows: object) -> None:
+        self.calls.append("draft")
+
+    def forward(self, rows: object) -> ForwardResult:
+        self.calls.append("forward")
+        return ForwardResult(torch.zeros(3, 9), torch.arange(3), torch.arange(3))
+
+    def sample(self, rows: object, result: ForwardResult, features: object) -> str:
+        self.calls.append("sample")
+        self.sampled = result
+        return "sampled"
+
+
+@pytest.mark.parametrize(
+    ("graphs_with_room", "by_operation"),
+    [(0, ["forward", "sample"]), (1, ["sample"]), (2, [])],
+    ids=["none", "the forward pass", "both"],
+)
+def test_operations_do_what_no_memory_is_left_to_capture(
+    graphs_with_room: int, by_operation: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "InputGraph", RoomForInputs)
+    monkeypatch.setattr(graphs, "unowned", lambda tensor: tensor)
+    eager, recorder = Operations(), Room(graphs_with_room)
+    table = SimpleNamespace(tokens=torch.zeros(4, 9))
+    results = SimpleNamespace(take=lambda samples, rows: ("tokens", "accepted"))
+    made: Any = (StepShape.decode(4, 0), SimpleNamespace(table=table), recorder, recorder, results, eager)
+    executor = GraphExecutor(*made)
+    rows = tuple(row(slot, 5) for slot in range(3))
+    for _ in range(2):
+        result = executor.forward(rows)
+        assert len(result.logits) == 3
+        sampled = executor.sample(rows, result, SamplingFeatures.NONE)
+        assert len(sampled) == len("sampled" if by_operation else ("tokens", "tokens", "accepted"))
+        if eager.sampled is not None:
+            assert [len(each) for each in eager.sampled] == [3, 3, 3], "there is no padding"
+    assert eager.calls == 2 * by_operation
+    if not graphs_with_room:
+        executor.draft(rows)
+        executor.catch_up(())
+        assert eager.calls[-2:] == ["draft", "catch_up"]
+
+
+def test_the_largest_shapes_have_the_most_samples_or_tokens() -> None:
+    shapes = StepShapes(64, 4, prompt_tokens=1000, max_len=8192)
+    largest = largest_shapes(shapes.all)
+    for uneven in (False, True):
+        alike = [shape for shape in shapes.all if shape.uneven == uneven]
+        chosen = [shape for shape in largest if shape.uneven == uneven]
+        assert max(shape.tokens for shape in chosen) == max(shape.tokens for shape in alike)
+        assert max(shape.samples for shape in chosen) == max(shape.samples for shape in alike)
+    assert largest_shapes([]) == []
