@@ -13,6 +13,7 @@ from draftline import __version__
 from draftline.engine.cli import bench
 from draftline.engine.cli.errors import prepare_streams, print_error, writable_output
 from draftline.engine.cli.late import late_group
+from draftline.engine.process.bytecode import keep_compiled_modules
 
 _COMMANDS = {
     "serve": "draftline.engine.cli.serve:serve",
@@ -89,6 +90,7 @@ def _help(error: typer.TyperException) -> str:
 def main() -> None:
     """Run the command line and exit."""
     prepare_streams()
+    keep_compiled_modules()
     # gRPC logs every connection that opens or closes; failures reach its callers as errors.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
