@@ -205,8 +205,8 @@ def hostbound_core(
 
 
 def _drafting(max_rows: int, drafts: int, scheduler: Scheduler) -> DraftPolicy:
-    """The policy of a head whose drafts cost so little that all rows have ``drafts`` of them."""
-    costs = CostTable({(rows, drafted): 1.0 + 1e-6 * drafted for rows in (1, max_rows) for drafted in (0, drafts)})
+    """The policy of a head whose drafts cost so little that all rows have ``drafts`` of them, in steps as short as a small model's."""
+    costs = CostTable({(rows, drafted): 1e-3 + 1e-9 * drafted for rows in (1, max_rows) for drafted in (0, drafts)})
     policy: DraftPolicy = AdaptiveDrafting(DraftBudgets(costs, prior=0.6), drafts, max_rows)
     return CachedDrafting(
         ForcedTextDrafting(policy, drafts, max_rows),
