@@ -1,6 +1,8 @@
 """``GraphRecorder``: captures CUDA graphs that share memory. `Rehearsal`: the same calls, without graphs.
 
-`Late` and `Captures`: when graphs are captured, at their first use or before. `InputGraph`, `WriteGraph` and `ResultStages`: how inputs reach a graph, and results the host, without a copy that the host launches.
+`Late` and `Captures`: when graphs are captured, at their first use or before.
+
+`InputGraph`, `WriteGraph` and `ResultStages`: how inputs reach a graph, and results the host, without a copy that the host launches.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""``GraphExecutor``: the parts of a step as CUDA graphs, captured once for each of a few shapes (`shapes.py`). ``StepGraphs``: all of them.
+"""``GraphExecutor``: the parts of a step as CUDA graphs, for one of a few shapes (`shapes.py`). ``StepGraphs``: all shapes.
 
 A step is some hundred kernels of a few microseconds each. Launched one by one, they take the host longer than the device;
 a graph is one launch. A graph's size is fixed, and a step runs in the smallest shape that holds it. The rest is padding:
 rows without a query token, for which no kernel writes to the cache or the slot table. Their samples are discarded.
 
 A shape has up to four kinds of graph: the drafter's catching up; the round of drafts; gather and forward; sampling and
-acceptance, one for each set of sampling features that comes up. Each is captured at its first use, or before, while the engine has
-nothing to do. The runner launches other work between them, such as a mask's upload. The logits of
-all shapes share one piece of memory. A graph takes its inputs from pinned memory, and copies a step's tokens there (`capture.py`).
+acceptance, one for each set of sampling features that comes up. Each is captured at its first use, or before, while the
+engine has nothing to do. The runner launches other work between them, such as a mask's upload. The logits of all shapes
+share one piece of memory. A graph takes its inputs from pinned memory, and copies a step's tokens there (`capture.py`).
 """
 
 from __future__ import annotations
