@@ -78,6 +78,15 @@ def summarize(run: LoadRun, limits: Limits) -> dict[str, Any]:
     }
 
 
+def unanswered(lines: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why some runs measured nothing: all of their requests failed. None if every run has an answer."""
+    dead = [line for line in lines if line["failed"] and line["failed"] == line["requests"]]
+    if not dead:
+        return None
+    runs = "" if len(lines) == 1 else f" of {len(dead)} of {len(lines)} runs"
+    return f"all {sum(line['failed'] for line in dead)} requests{runs} failed: {dead[0]['first_error']}"
+
+
 def by_turn(answers: Iterable[Answer]) -> list[list[Answer]]:
     """The answers of each turn, from the first."""
     turns: dict[int, list[Answer]] = defaultdict(list)

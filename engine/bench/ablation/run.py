@@ -19,7 +19,7 @@ from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.run import LoadRun, Sampling, run_load, warm_up
 from draftline.engine.bench.load.workloads import Conversation
-from draftline.engine.bench.summary import Limits, percentiles, summarize
+from draftline.engine.bench.summary import Limits, percentiles, summarize, unanswered
 from draftline.engine.bench.targets.grpc import GrpcTarget
 from draftline.engine.bench.targets.target import RequestError, Target
 from draftline.engine.config import EngineConfig
@@ -94,6 +94,8 @@ class Ablation:
                 waits = percentiles(each.arrivals[0][0] - each.due_at for each in ran.answers if not each.error)
                 rounds.append({**summarize(ran, limits), "first_token_ms": waits})
                 texts |= {(run, each.conversation, each.turn): each.token_ids for each in ran.answers if not each.error}
+        if (problem := unanswered(rounds)) is not None:
+            raise CallFailedError(problem)
         return Measured(rounds, texts, said)
 
     async def _run(

@@ -21,7 +21,7 @@ from draftline.engine.bench.load.workloads import Workload
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.targets.connect import Access, connect
-from draftline.engine.cli.bench.load import console, progress_bar, shown_at_the_end
+from draftline.engine.cli.bench.load import check_answered, console, progress_bar, shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
@@ -92,6 +92,7 @@ def compare(
         from draftline.engine.bench.plots.sweep import plot_sweep
 
         plot_sweep(lines.written, "clients", plot)
+    check_answered(lines)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.measure import BUSY_CLIENT
 from draftline.engine.bench.measure import Progress as OnAnswer
 from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.summary import unanswered
 from draftline.engine.bench.tables import load_table, turns_table
 from draftline.engine.bench.targets.connect import Access, connect
 from draftline.engine.bench.targets.target import Target, TargetInfo
@@ -23,7 +24,7 @@ from draftline.engine.cli.connection import TOKEN_VARIABLE, Connection
 from draftline.engine.cli.models import find_models
 from draftline.engine.client.async_client import Tls
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import UsageError
+from draftline.engine.errors import CallFailedError, UsageError
 
 _KNOWN_BEFORE = 0.05
 """Share of prompt tokens that chance does not explain: a chat's template may begin all prompts alike."""
@@ -129,6 +130,16 @@ def shown_at_the_end(lines: ResultLines, varied: Sequence[str]) -> Iterator[None
                 shown.print(turns_table(lines.written[-1]))
             for note in notes(lines.written):
                 shown.print(note)
+
+
+def check_answered(lines: ResultLines) -> None:
+    """Check that each run has an answer, after the results are written, shown and plotted.
+
+    Raises:
+        CallFailedError: all requests of a run failed.
+    """
+    if (problem := unanswered(lines.written)) is not None:
+        raise CallFailedError(problem)
 
 
 def notes(lines: Sequence[dict[str, Any]]) -> list[str]:

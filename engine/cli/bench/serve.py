@@ -14,7 +14,15 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.turns import has_turns, plot_turns
-from draftline.engine.cli.bench.load import console, load_conditions, named, opened, progress_bar, shown_at_the_end
+from draftline.engine.cli.bench.load import (
+    check_answered,
+    console,
+    load_conditions,
+    named,
+    opened,
+    progress_bar,
+    shown_at_the_end,
+)
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
@@ -63,6 +71,7 @@ def serve(
         uvloop.run(_run(url, shape, load, connection, made, lines))
     if plot is not None and any(map(has_turns, lines.written)):
         plot_turns(lines.written, plot)
+    check_answered(lines)
 
 
 async def _run(

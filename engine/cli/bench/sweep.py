@@ -15,7 +15,15 @@ from draftline.engine.bench.load.axes import AXES, at
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.workloads import Workload
 from draftline.engine.bench.measure import LoadBench
-from draftline.engine.cli.bench.load import console, load_conditions, named, opened, progress_bar, shown_at_the_end
+from draftline.engine.cli.bench.load import (
+    check_answered,
+    console,
+    load_conditions,
+    named,
+    opened,
+    progress_bar,
+    shown_at_the_end,
+)
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
@@ -88,6 +96,7 @@ def sweep(
         from draftline.engine.bench.plots.sweep import plot_sweep
 
         plot_sweep(lines.written, varied[0], plot)
+    check_answered(lines)
 
 
 def _value(text: str) -> str | int | float:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+from typing_extensions import override
 
+from draftline.engine.bench.ablation import run as ablation
 from draftline.engine.bench.ablation.run import Measured, _result
 from draftline.engine.bench.ablation.substitutes import substitutes_of
 from draftline.engine.bench.ablation.variants import NAMES, Variant, variants
+from draftline.engine.bench.load.answers import Answer
+from draftline.engine.bench.load.config import LoadConfig
+from draftline.engine.bench.targets.target import Question, RequestError, Target, TargetInfo
 from draftline.engine.build import NO_SUBSTITUTES
 from draftline.engine.cli import app
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import UsageError
+from draftline.engine.errors import CallFailedError, UsageError
 
 SHAPE = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 300, "hidden_size": 32,
@@ -103,6 +110,31 @@ def test_changes_are_against_the_baseline_and_outputs_are_compared() -> None:
     assert (alike["within_noise"], alike["outputs_equal"]) == (True, 2)
     once = _result(measured([50.0], 10.0, base.texts), measured([100.0], 10.0, base.texts))
     assert (once["tokens_per_s_change"], once["within_noise"]) == (-0.5, True)  # one round shows no spread
+
+
+class Busy(Target):
+    """Refuses every request."""
+
+    info = TargetInfo("test", "busy", "1", "m", None, None, 100, None, "tokens")
+
+    @override
+    async def ask(self, question: Question, answer: Answer) -> None:
+        raise RequestError("RESOURCE_EXHAUSTED", "the queue is full")
+
+    @override
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_baseline_without_an_answer_ends_the_ablation(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def server(variant: Variant, config: EngineConfig) -> AsyncIterator[tuple[Target, dict[str, Any]]]:
+        yield Busy(), {}
+
+    monkeypatch.setattr(ablation, "_server", server)
+    load = LoadConfig(conversations=2, prompt_len="4", output_len="4", warm_up=0)
+    with pytest.raises(CallFailedError, match="all 2 requests failed: the queue is full"):
+        await ablation.Ablation(EngineConfig(), load).measure(Variant("baseline", ""), lambda answer: None)
 
 
 def run(*arguments: str) -> Any:

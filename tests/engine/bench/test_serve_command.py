@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import pytest
 from exact_models import SHAPES
 from typer.testing import CliRunner
 
+from draftline.engine.bench.summary import unanswered
 from draftline.engine.cli import app
 from draftline.engine.cli.bench.load import notes
 
@@ -102,3 +107,61 @@ def test_options_that_do_not_go_together_are_refused(arguments: tuple[str, ...],
     done = run(*arguments)
     assert done.exit_code == 2
     assert problem in " ".join(done.stderr.split())
+
+
+class BusyHandler(http.server.BaseHTTPRequestHandler):
+    """Lists a model, and refuses every request."""
+
+    def do_GET(self) -> None:
+        self._answer(200, {"data": [{"id": "m"}]})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self._answer(429, {"error": {"message": "the queue is full"}})
+
+    def _answer(self, status: int, body: object) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def busy_server() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), BusyHandler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("serve",), "all 2 requests failed: the queue is full"),
+        (("sweep", "--rates", "500,1000"), "all 4 requests of 2 of 2 runs failed: the queue is full"),
+    ],
+    ids=["serve", "sweep"],
+)
+def test_a_load_without_an_answer_is_an_error(command: tuple[str, ...], problem: str, tmp_path: Path) -> None:
+    load = ("--conversations", "2", "--warm-up", "0", "--prompt-len", "4", "--output-len", "4")
+    output = tmp_path / "lines.jsonl"
+    with busy_server() as url:
+        done = run(*command, "--url", url, *load, "--output", str(output))
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1] == f"draftline: error: {problem}"
+    assert all(line["errors"] == {"429": 2} for line in written(tmp_path))
+
+
+def test_one_answer_is_a_measurement() -> None:
+    some = {"requests": 3, "failed": 2, "first_error": "busy"}
+    assert unanswered([some, {**some, "failed": 0}]) is None
+    assert unanswered([some, {**some, "failed": 3}]) == "all 3 requests of 1 of 2 runs failed: busy"
