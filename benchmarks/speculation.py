@@ -42,7 +42,7 @@ from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
 from draftline.engine.bench.lines import json_line
 from draftline.engine.bench.provenance import Conditions
-from draftline.engine.bench.speculation.compare import measure_all, table
+from draftline.engine.bench.speculation.compare import measure, table
 from draftline.engine.bench.speculation.engines import in_own_process, running
 from draftline.engine.bench.speculation.prompts import (
     SpecBenchQuestion,
@@ -177,27 +177,30 @@ def main(argv: Sequence[str] | None = None) -> None:
             plain = engines.enter_context(running(without, arguments.engine_process))
             drafting = [engines.enter_context(running(config, arguments.engine_process)) for config in configs]
             conditions = Conditions.now(torch.device(plain.info.device))
-            for concurrency in arguments.concurrency:
-                for about, requests in _requests(arguments, concurrency, plain.info.config.vocab_size):
-                    found = measure_all(plain, drafting, requests, concurrency, arguments.rounds)
-                    for config, measured in zip(configs, found, strict=True):
-                        result = {
-                            "date": conditions.date,
-                            "machine": conditions.machine,
-                            "commit": conditions.commit,
-                            "model": arguments.shape or without.model,
-                            "draft_model": arguments.draft_shape or config.draft_model,
-                            "dataset": arguments.dataset,
-                            "synthetic": config.synthetic_acceptance is not None,
-                            "options": config.model_dump(exclude_defaults=True, exclude={"model", "draft_model"}),
-                            "engine_process": in_own_process(config, arguments.engine_process),
-                            **about,
-                            **measured,
-                        }
-                        results.append(result)
-                        out.write(json_line(result) + "\n")
-                        out.flush()
-    Console(stderr=True, width=140).print(table(results))
+            try:
+                for concurrency in arguments.concurrency:
+                    for about, requests in _requests(arguments, concurrency, plain.info.config.vocab_size):
+                        found = measure(plain, drafting, requests, concurrency, arguments.rounds)
+                        for config, measured in zip(configs, found, strict=True):
+                            result = {
+                                "date": conditions.date,
+                                "machine": conditions.machine,
+                                "commit": conditions.commit,
+                                "model": arguments.shape or without.model,
+                                "draft_model": arguments.draft_shape or config.draft_model,
+                                "dataset": arguments.dataset,
+                                "synthetic": config.synthetic_acceptance is not None,
+                                "options": config.model_dump(exclude_defaults=True, exclude={"model", "draft_model"}),
+                                "engine_process": in_own_process(config, arguments.engine_process),
+                                **about,
+                                **measured,
+                            }
+                            results.append(result)
+                            out.write(json_line(result) + "\n")
+                            out.flush()
+            finally:
+                if results:
+                    Console(stderr=True, width=140).print(table(results))
     if arguments.plot is not None:
         plot(results, arguments.plot)
     if any(result["different_answers"] for result in results if not result["synthetic"]):

@@ -39,6 +39,8 @@ def series(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
     """By label, the speed-up at each concurrency."""
     lines: dict[str, dict[int, float]] = defaultdict(dict)
     for result in results:
+        if result.get("interrupted"):  # it may have few of the questions
+            continue
         lines[label(result)][result["concurrency"]] = result["speedup"]
     return dict(lines)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from draftline.engine.bench.noise import paired_ratio
+from draftline.engine.bench.rounds import results_of_rounds
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import DraftlineError
 from draftline.engine.llm import LLM
@@ -30,6 +31,10 @@ class TimedRound:
         return self.tokens / self.seconds
 
 
+ConstrainedRound = tuple[TimedRound, TimedRound, Sequence[RequestOutput[Any]]]
+"""A round without the constraint and one with it, whose outputs these are."""
+
+
 def measure(
     llm: LLM,
     texts: Sequence[str],
@@ -38,7 +43,7 @@ def measure(
     rounds: int,
     clock: Clock,
     progress: Callable[[], object],
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Measure a constraint.
 
     The first, constrained round warms up, and says how long each answer is. An unconstrained answer gets the same length,
@@ -53,8 +58,8 @@ def measure(
         clock: reads seconds.
         progress: called after each side of a round, warm-up included.
 
-    Returns:
-        The fields of two results: unconstrained, and constrained.
+    Yields:
+        The fields of two results: unconstrained, and constrained; see `results_of_rounds`.
     """
     chats = [Chat((("user", text),)) for text in texts]
     first = llm.generate(chats, sampling, constraint=constraint, use_tqdm=False)
@@ -63,26 +68,36 @@ def measure(
     progress()
     llm.generate(chats, free, use_tqdm=False)
     progress()
-    taken: tuple[list[TimedRound], list[TimedRound]] = ([], [])
-    outputs = first
-    for _ in range(rounds):
-        started = clock()
-        llm.generate(chats, free, use_tqdm=False)
-        taken[0].append(TimedRound(sum(lengths), clock() - started))
-        progress()
-        started = clock()
-        outputs = llm.generate(chats, sampling, constraint=constraint, use_tqdm=False)
-        tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-        taken[1].append(TimedRound(tokens, clock() - started))
-        progress()
-    share = paired_ratio([one.tokens_per_s for one in taken[1]], [one.tokens_per_s for one in taken[0]])
-    about = {"rows": len(texts), "rounds": rounds, "tokens": sum(lengths)}
+
+    def rounds_in_turns() -> Iterator[ConstrainedRound]:
+        for _ in range(rounds):
+            started = clock()
+            llm.generate(chats, free, use_tqdm=False)
+            freely = TimedRound(sum(lengths), clock() - started)
+            progress()
+            started = clock()
+            outputs = llm.generate(chats, sampling, constraint=constraint, use_tqdm=False)
+            tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+            constrained = TimedRound(tokens, clock() - started)
+            progress()
+            yield freely, constrained, outputs
+
+    about = {"rows": len(texts), "tokens": sum(lengths)}
+    yield from results_of_rounds(rounds_in_turns(), lambda taken: _compare(taken, about))
+
+
+def _compare(taken: Sequence[ConstrainedRound], about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The fields of both results. Whether outputs are complete and valid is that of the last round."""
+    free, constrained, answered = zip(*taken, strict=True)
+    outputs = answered[-1]
+    share = paired_ratio([one.tokens_per_s for one in constrained], [one.tokens_per_s for one in free])
+    about = {**about, "rounds": len(free)}
     return [
-        {"constraint": "none", **about, "tokens_per_s": median(one.tokens_per_s for one in taken[0])},
+        {"constraint": "none", **about, "tokens_per_s": median(one.tokens_per_s for one in free)},
         {
             "constraint": "own",
             **about,
-            "tokens_per_s": median(one.tokens_per_s for one in taken[1]),
+            "tokens_per_s": median(one.tokens_per_s for one in constrained),
             "of_unconstrained": share.median,
             "of_unconstrained_low": share.low,
             "of_unconstrained_high": share.high,

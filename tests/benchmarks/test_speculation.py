@@ -17,7 +17,7 @@ from rich.console import Console
 from speculation import _arguments, _configurations, _requests, main
 
 from draftline.engine.bench.speculation.answers import Answers, ask, since
-from draftline.engine.bench.speculation.compare import compare, measure_all, table
+from draftline.engine.bench.speculation.compare import compare, measure, table
 from draftline.engine.bench.speculation.engines import in_own_process
 from draftline.engine.bench.speculation.prompts import SpecBenchQuestion, extraction, random_tokens, read_spec_bench
 from draftline.engine.config import EngineConfig
@@ -223,7 +223,7 @@ def test_all_engines_answer_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("draftline.engine.bench.speculation.compare.ask", ask)
     engines = [Named("plain"), Named("a"), Named("b")]
-    found = measure_all(engines[0], engines[1:], [1, 2], 1, 3)  # type: ignore[arg-type]
+    found = list(measure(engines[0], engines[1:], [1, 2], 1, 3))  # type: ignore[arg-type]
     assert asked == ["plain", "a", "b"] * 4
     assert [engine.forgot for engine in engines] == [1, 1, 1]
     assert [result["drafter"] for result in found] == ["a", "b"]
@@ -231,6 +231,25 @@ def test_all_engines_answer_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0]["survival"] == [0.5, 0.5]
     assert (found[0]["plain_cpu_ms_per_token"], found[0]["cpu_ms_per_token"]) == pytest.approx((100.0, 25.0))
     assert found[0]["cpu_speedup"] == pytest.approx(4.0)
+
+
+def test_an_interruption_leaves_the_whole_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask(engine: str, requests: list[int], concurrency: int) -> Answers:
+        asked.append(engine)
+        if len(asked) == 8:  # the warm-up, two rounds, and one engine's part of the third
+            raise KeyboardInterrupt
+        return Answers(((1, 2),), 1.0, DrafterStats(engine, 2, (2,), (1,)), 0.1)
+
+    monkeypatch.setattr("draftline.engine.bench.speculation.compare.ask", ask)
+    found = measure(Named("plain"), [Named("a")], [1, 2], 1, 5)  # type: ignore[arg-type, list-item]
+    assert [(line["rounds"], line["interrupted"]) for line in [next(found)]] == [(2, True)]
+    with pytest.raises(KeyboardInterrupt):
+        next(found)
+    line = {"model": "m", "draft_model": None, "dataset": "d", "synthetic": False, "options": {}, "drafter": "a"}
+    point = {**line, "concurrency": 1, "speedup": 2.0}
+    assert series([point, {**point, "speedup": 1.0, "interrupted": True}]) == {"m + a, d": {1: 2.0}}
 
 
 def test_no_request_comes_twice_where_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,10 +260,10 @@ def test_no_request_comes_twice_where_there_are_enough(monkeypatch: pytest.Monke
         return Answers(((1, 2),), 1.0, DrafterStats(engine, 2, (2,), (1,)), 0.1)
 
     monkeypatch.setattr("draftline.engine.bench.speculation.compare.ask", ask)
-    measure_all(Named("plain"), [Named("a")], list(range(11)), 2, 3)  # type: ignore[arg-type, list-item]
+    list(measure(Named("plain"), [Named("a")], list(range(11)), 2, 3))  # type: ignore[arg-type, list-item]
     assert asked["plain"] == asked["a"] == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7]]
     asked["plain"].clear()
-    measure_all(Named("plain"), [Named("a")], list(range(11)), 3, 3)  # type: ignore[arg-type, list-item]
+    list(measure(Named("plain"), [Named("a")], list(range(11)), 3, 3))  # type: ignore[arg-type, list-item]
     assert asked["plain"] == [list(range(11))] * 4
 
 

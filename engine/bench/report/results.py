@@ -133,7 +133,7 @@ VIEWS: Mapping[str, View] = {
     ),
     "speculation": View(
         "Speculative decoding",
-        ("model", "draft_model", "drafter", "dataset", "concurrency"),
+        ("model", "draft_model", "drafter", "dataset", "concurrency", "interrupted"),
         (
             Metric(("speedup",), "speed-up", "higher"),
             Metric(("speedup_low",), "lowest round", "higher"),
@@ -148,7 +148,7 @@ VIEWS: Mapping[str, View] = {
     ),
     "structured": View(
         "Constraints",
-        ("model", "dtype", "constraint", "rows"),
+        ("model", "dtype", "constraint", "rows", "interrupted"),
         (
             _TOKENS,
             Metric(("of_unconstrained",), "of unconstrained", "higher", is_share=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from draftline.engine.bench.noise import paired_ratio
+from draftline.engine.bench.rounds import results_of_rounds
 from draftline.engine.bench.speculation.answers import Answers, ask
 from draftline.engine.protocol import EngineClient, GenerateRequest
 
@@ -19,51 +20,43 @@ _WARM_UP = 16
 
 def measure(
     plain: EngineClient,
-    drafting: EngineClient,
-    requests: Sequence[GenerateRequest],
-    concurrency: int,
-    rounds: int,
-    progress: Callable[[], object] = lambda: None,
-) -> dict[str, Any]:
-    """Compare two engines at one concurrency, after a warm-up.
-
-    Args:
-        plain: the engine that never drafts.
-        drafting: the engine that does.
-        requests: what both answer, each in one of the rounds if there are enough of them, else in every round.
-        concurrency: how many of them at a time.
-        rounds: how often, in turns, so that disturbances affect both alike.
-        progress: called after each engine's part of a round, warm-up included.
-
-    Returns:
-        The fields of a result.
-    """
-    [found] = measure_all(plain, [drafting], requests, concurrency, rounds, progress)
-    return found
-
-
-def measure_all(
-    plain: EngineClient,
     drafting: Sequence[EngineClient],
     requests: Sequence[GenerateRequest],
     concurrency: int,
     rounds: int,
     progress: Callable[[], object] = lambda: None,
-) -> list[dict[str, Any]]:
-    """Compare several engines that draft with one that never does, all in turns; see `measure`. One result for each."""
+) -> Iterator[dict[str, Any]]:
+    """Compare engines that draft with one that never does, at one concurrency, after a warm-up.
+
+    Args:
+        plain: the engine that never drafts.
+        drafting: those that do.
+        requests: what all answer, each in one of the rounds if there are enough of them, else in every round.
+        concurrency: how many of them at a time.
+        rounds: how often, in turns, so that disturbances affect all alike.
+        progress: called after each engine's part of a round, warm-up included.
+
+    Yields:
+        The fields of a result of each engine that drafts; see `results_of_rounds`.
+    """
     engines = (plain, *drafting)
     warm_up, *parts = _parts(requests, concurrency, rounds + 1)
     for engine in engines:
         engine.flush_prefix_cache().result()  # a drafter may remember these requests from an earlier comparison
         ask(engine, warm_up[: max(concurrency, _WARM_UP)], concurrency)
         progress()
-    taken: list[list[Answers]] = [[] for _ in engines]
-    for part in parts:
-        for engine, answers in zip(engines, taken, strict=True):
-            answers.append(ask(engine, part, concurrency))
-            progress()
     counts = {"requests": len(requests), "concurrency": concurrency}
-    return [counts | compare(taken[0], drafted) for drafted in taken[1:]]
+
+    def answers(engine: EngineClient, part: Sequence[GenerateRequest]) -> Answers:
+        found = ask(engine, part, concurrency)
+        progress()
+        return found
+
+    def results(taken: Sequence[Sequence[Answers]]) -> Iterator[dict[str, Any]]:
+        plainly, *drafted = zip(*taken, strict=True)
+        return (counts | compare(plainly, one) for one in drafted)
+
+    yield from results_of_rounds(([answers(engine, part) for engine in engines] for part in parts), results)
 
 
 def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, Any]:
@@ -154,8 +147,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
             *(f"{times[name]:.2f}" for name in ("draft_s", "verify_s", "sample_s")),
             "–" if result["synthetic"] else str(result["different_answers"]),
         )
-    rounds = first["rounds"]
-    shown.caption = (
-        f"medians of {rounds} alternating round{'s' * (rounds != 1)}; a gain or loss shows in every one of 3 or more"
-    )
+    few, many = (pick(result["rounds"] for result in results) for pick in (min, max))
+    rounds = f"{many} alternating round{'s' * (many != 1)}" if few == many else f"{few} to {many} alternating rounds"
+    shown.caption = f"medians of {rounds}; a gain or loss shows in every one of 3 or more"
     return shown

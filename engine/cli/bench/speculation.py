@@ -77,10 +77,15 @@ def speculation(
             "synthetic": drafting.synthetic_acceptance is not None,
             "options": drafting.model_dump(mode="json", exclude_defaults=True, exclude={"model", "draft_model"}),
         }
-        with result_lines(output, about) as lines, tqdm(total=steps, unit="part", disable=None) as bar:
-            for each in limits:
-                lines.write(measure(first, second, requests, each, rounds, bar.update))
-    console().print(table(lines.written))
+        with result_lines(output, about) as lines:
+            try:
+                with tqdm(total=steps, unit="part", disable=None) as bar:
+                    for each in limits:
+                        for fields in measure(first, [second], requests, each, rounds, bar.update):
+                            lines.write(fields)
+            finally:
+                if lines.written:
+                    console().print(table(lines.written))
     if not about["synthetic"] and any(line["different_answers"] for line in lines.written):
         typer.echo("draftline: error: drafts changed an answer: that is a fault of the engine", err=True)
         raise typer.Exit(1)

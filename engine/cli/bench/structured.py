@@ -64,12 +64,16 @@ def structured(
             "options": config.model_dump(mode="json", exclude_defaults=True, exclude={"model"}),
         }
         sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
-        with result_lines(output, about) as lines, tqdm(total=2 * (rounds + 1), unit="batch", disable=None) as bar:
-            for fields in measure(llm, texts, wanted, sampling, rounds, time.perf_counter, bar.update):
-                lines.write(fields)
+        with result_lines(output, about) as lines:
+            try:
+                with tqdm(total=2 * (rounds + 1), unit="batch", disable=None) as bar:
+                    for fields in measure(llm, texts, wanted, sampling, rounds, time.perf_counter, bar.update):
+                        lines.write(fields)
+            finally:
+                if lines.written:
+                    console().print(_table(lines.written))
     finally:
         llm.close()
-    console().print(_table(lines.written))
 
 
 def _table(lines: list[dict[str, Any]]) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +19,8 @@ from draftline.engine.cli import app
 def test_an_answer_that_drafts_changed_is_a_fault_on_every_device(
     different: int, exit_code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure(*arguments: Any) -> dict[str, int]:
-        return {"different_answers": different}
+    def measure(*arguments: Any) -> list[dict[str, int]]:
+        return [{"different_answers": different}]
 
     on_a_gpu = SimpleNamespace(info=SimpleNamespace(device="cuda:0"))
     monkeypatch.setattr(engines, "running", lambda config: nullcontext(on_a_gpu))
@@ -27,3 +29,18 @@ def test_an_answer_that_drafts_changed_is_a_fault_on_every_device(
     result = CliRunner().invoke(app, ["bench", "speculation", "--concurrency", "1", "--limit", "1"])
     assert result.exit_code == exit_code, result.output
     assert ("drafts changed an answer" in result.stderr) == bool(different)
+
+
+def test_an_interrupted_run_has_the_lines_and_the_table_of_its_whole_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(*arguments: Any) -> Iterator[dict[str, Any]]:
+        yield {"interrupted": True, "rounds": 2}
+        raise KeyboardInterrupt
+
+    on_a_cpu = SimpleNamespace(info=SimpleNamespace(device="cpu"))
+    monkeypatch.setattr(engines, "running", lambda config: nullcontext(on_a_cpu))
+    monkeypatch.setattr(compare, "measure", measure)
+    monkeypatch.setattr(compare, "table", lambda lines: f"a table of {len(lines)} line")
+    result = CliRunner().invoke(app, ["bench", "speculation", "--concurrency", "1", "--limit", "1"])
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["rounds"] == 2
+    assert "a table of 1 line" in result.stderr
