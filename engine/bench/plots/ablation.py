@@ -6,9 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from draftline.engine.bench.fields import BOOLEAN, FINITE, TEXT, Field
 from draftline.engine.bench.plots.canvas import COLOURS, canvas
 
 Line = Mapping[str, Any]
+
+FIELDS = tuple(Field((name,), TEXT, needed=True) for name in ("model", "variant", "state"))
+"""The fields of a line that the plot uses."""
+
+MEASURED = (
+    Field(("tokens_per_s",), FINITE, needed=True),
+    Field(("tokens_per_s_change",), FINITE, needed=True),
+    Field(("within_noise",), BOOLEAN, needed=True),
+    Field(("first_token_change",), FINITE),
+    Field(("first_token_ms_p50",), FINITE),
+)
+"""Those of a variant that could be measured."""
 
 _PLAIN, _NOISE = COLOURS[0], COLOURS[4]
 
@@ -19,7 +32,7 @@ def plot_ablation(lines: Sequence[Line], path: Path) -> None:
     Each bar is relative to the baseline of its own run: a file may have several runs with different loads. Of several lines
     for one variant of a model, the last counts.
     """
-    last = {_name(line, lines): line for line in lines if not line["error"] and not _is_baseline(line)}
+    last = {_name(line, lines): line for line in lines if not line.get("error") and not _is_baseline(line)}
     rows = range(len(last))
     with canvas(path, 2, 10, 0.34 * len(last) + 1.0) as (speed, first):
         colours = [_NOISE if line["within_noise"] else _PLAIN for line in last.values()]
@@ -30,14 +43,11 @@ def plot_ablation(lines: Sequence[Line], path: Path) -> None:
         speed.bar_label(bars, speeds, padding=3, fontsize=7, bbox=on_white)
         speed.set(title="tokens/s", xlabel="% of the baseline's", xlim=(0, 1.18 * max([100.0, *shares])))
         speed.axvline(100, color="black", linewidth=0.8)
-        times = [
-            1.0 if line["first_token_change"] is None else 1 + line["first_token_change"] for line in last.values()
-        ]
+        changes = [line.get("first_token_change") for line in last.values()]
+        times = [1.0 if change is None else 1 + change for change in changes]
         bars = first.barh(rows, [time - 1 for time in times], left=1, color=colours)
-        labels = [
-            "" if line["first_token_ms_p50"] is None else f"{line['first_token_ms_p50']:,.0f} ms"
-            for line in last.values()
-        ]
+        firsts = [line.get("first_token_ms_p50") for line in last.values()]
+        labels = ["" if time is None else f"{time:,.0f} ms" for time in firsts]
         for row, time, label in zip(rows, times, labels, strict=True):
             first.annotate(label, (max(time, 1.0), row), (3, 0), textcoords="offset points", va="center", fontsize=7)
         first.set(title="time to the first token, p50", xlabel="× the baseline's", xscale="log")

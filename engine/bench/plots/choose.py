@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from draftline.engine.bench.fields import Field
+from draftline.engine.bench.plots import ablation, memory, sweep, turns
 from draftline.engine.bench.plots.ablation import plot_ablation
 from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.plots.sweep import plot_sweep
@@ -22,13 +24,28 @@ AXES = ("clients", "rate", "prompt_len", "output_len")
 NAMES = ("load", "turns", "ablation", "memory")
 
 
+def plotted_fields(line: Line) -> Iterator[Field]:
+    """The fields of a line that its plots use."""
+    match line.get("benchmark"):
+        case "load":
+            yield from sweep.FIELDS
+            if has_turns(line):
+                yield from turns.FIELDS
+        case "ablation":
+            yield from ablation.FIELDS
+            if not line.get("error"):
+                yield from ablation.MEASURED
+        case "memory":
+            yield from memory.FIELDS
+
+
 def plots_of(lines: Sequence[Line]) -> dict[str, Draw]:
     """The plots of these results, of `NAMES`, each with what draws it."""
     found: dict[str, Draw] = {}
     # What an interrupted run has measured is not that of its whole load.
     loads = [line for line in lines if line.get("benchmark") == "load" and not line.get("interrupted")]
     for axis in AXES:
-        swept = [line for line in loads if axis in line]
+        swept = [line for line in loads if line.get(axis) is not None]
         if len({line[axis] for line in swept}) > 1:
             found["load"] = partial(plot_sweep, swept, axis)
             break

@@ -6,9 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from draftline.engine.bench.fields import FINITE, TEXT, Field
 from draftline.engine.bench.plots.canvas import COLOURS, canvas
 
 Line = Mapping[str, Any]
+
+_USES = ("weights", "graphs", "activations", "cache")
+
+FIELDS = (
+    Field(("model",), TEXT, needed=True),
+    *(
+        Field((name,), FINITE, needed=True)
+        for name in ("rows", "running", "preemptions", "prompt_len", "total", "cache_free", *_USES)
+    ),
+)
+"""The fields of a line that the plot uses."""
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
 
@@ -29,7 +41,7 @@ def plot_memory(lines: Sequence[Line], path: Path) -> None:
             unit, named = next((each for each in _UNITS if reserved >= each[0]), _UNITS[-1])
             columns = range(len(found))
             bottom = [0.0] * len(found)
-            for use, colour in zip(("weights", "graphs", "activations", "cache"), COLOURS[3::-1], strict=True):
+            for use, colour in zip(_USES, COLOURS[3::-1], strict=True):
                 heights = [line[use] / unit for line in found]
                 hatches = ["//" if _is_beyond(line) else "" for line in found]
                 axes.bar(

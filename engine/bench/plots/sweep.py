@@ -8,8 +8,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from draftline.engine.bench.load.axes import label_of
+from draftline.engine.bench.fields import FINITE, NUMBER_OR_TEXT, TEXT, Field
+from draftline.engine.bench.load.axes import AXES, label_of
 from draftline.engine.bench.plots.canvas import COLOURS, PERCENTILES, canvas, name_percentiles
+
+FIELDS = (
+    Field(("engine",), TEXT, needed=True),
+    Field(("model",), TEXT, needed=True),
+    Field(("tokens_per_s",), FINITE, needed=True),
+    *(Field((times, name), FINITE) for times in ("ttft_ms", "inter_token_ms") for name in PERCENTILES),
+    *(Field((axis.field,), NUMBER_OR_TEXT) for axis in AXES.values()),
+)
+"""The fields of a line that the plot uses."""
 
 
 def plot_sweep(lines: Sequence[Mapping[str, Any]], axis: str, path: Path) -> None:
@@ -17,11 +27,12 @@ def plot_sweep(lines: Sequence[Mapping[str, Any]], axis: str, path: Path) -> Non
 
     Each engine and model has its own curves. Repeated runs count with their median.
     """
+    numeric = all(isinstance(line[axis], int | float) for line in lines)
+    place = float if numeric else str  # matplotlib orders numbers or names, and no mixture
     curves: dict[tuple[str, str], dict[Any, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
-        curves[line["engine"], line["model"]][line[axis]].append(line)
+        curves[line["engine"], line["model"]][place(line[axis])].append(line)
     engines, models = (len({key[part] for key in curves}) > 1 for part in (0, 1))
-    numeric = all(isinstance(line[axis], int | float) for line in lines)
     with canvas(path, 3, 11, 3.2) as (speed, first, gaps):
         for number, ((engine, model), points) in enumerate(curves.items()):
             colour = COLOURS[number % len(COLOURS)]
@@ -32,11 +43,9 @@ def plot_sweep(lines: Sequence[Mapping[str, Any]], axis: str, path: Path) -> Non
             for axes, field in ((first, "ttft_ms"), (gaps, "inter_token_ms")):
                 for percentile, style in PERCENTILES.items():
                     # All requests of a point may have failed, or have one token only.
-                    known = [value for value in values if any(line[field] for line in points[value])]
-                    times = [
-                        median(line[field][percentile] for line in points[value] if line[field]) for value in known
-                    ]
-                    axes.plot(known, times, style, marker=".", color=colour)
+                    times = {value: _known(points[value], field, percentile) for value in values}
+                    known = {value: median(found) for value, found in times.items() if found}
+                    axes.plot(list(known), list(known.values()), style, marker=".", color=colour)
         for axes, title, unit in (
             (speed, "throughput", "tokens/s"),
             (first, "time to the first token", "ms"),
@@ -56,3 +65,9 @@ def plot_sweep(lines: Sequence[Mapping[str, Any]], axis: str, path: Path) -> Non
         if len(curves) > 1:
             speed.legend(fontsize="small", frameon=False)
         name_percentiles(first)
+
+
+def _known(lines: Sequence[Mapping[str, Any]], field: str, percentile: str) -> list[float]:
+    """A percentile of the lines that have it."""
+    times = [(line.get(field) or {}).get(percentile) for line in lines]
+    return [time for time in times if time is not None]

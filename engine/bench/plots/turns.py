@@ -6,9 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from draftline.engine.bench.fields import EACH, FINITE, TEXT, Field
 from draftline.engine.bench.plots.canvas import COLOURS, PERCENTILES, canvas, name_percentiles
 
 Line = Mapping[str, Any]
+
+FIELDS = (
+    *(Field((name,), TEXT, needed=True) for name in ("engine", "model", "workload")),
+    Field(("preset",), TEXT),
+    *(Field(("ttft_ms_by_turn", EACH, name), FINITE) for name in PERCENTILES),
+    Field(("cache_hit_rate_by_turn", EACH), FINITE),
+)
+"""The fields of a line that the plot uses."""
 
 
 def has_turns(line: Line) -> bool:
@@ -19,7 +28,7 @@ def has_turns(line: Line) -> bool:
 def plot_turns(lines: Sequence[Line], path: Path) -> None:
     """Plot the loads whose conversations have several turns. Of repeated runs the last counts."""
     last = {
-        (line["engine"], line["model"], line["workload"], line["preset"]): line for line in lines if has_turns(line)
+        (line["engine"], line["model"], line["workload"], line.get("preset")): line for line in lines if has_turns(line)
     }
     engines = len({engine for engine, _, _, _ in last}) > 1
     models = len({model for _, model, _, _ in last}) > 1
@@ -29,9 +38,9 @@ def plot_turns(lines: Sequence[Line], path: Path) -> None:
             name = ", ".join([*([engine] if engines else []), *([model] if models else []), workload])
             colour = COLOURS[number % len(COLOURS)]
             for percentile, style in PERCENTILES.items():
-                times = [None if turn is None else turn[percentile] for turn in line["ttft_ms_by_turn"]]
+                times = [None if turn is None else turn.get(percentile) for turn in line["ttft_ms_by_turn"]]
                 _curve(first, times, style, colour, name)
-            shares = [None if share is None else 100 * share for share in line["cache_hit_rate_by_turn"]]
+            shares = [None if share is None else 100 * share for share in line.get("cache_hit_rate_by_turn") or ()]
             _curve(hits, shares, "-", colour, name)
         first.set(title="time to the first token", ylabel="ms")
         hits.set(title="cache hits", ylabel="% of prompt tokens")

@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 
 from draftline.engine.bench.load.axes import label_of
 from draftline.engine.bench.noise import Spread, ratio
-from draftline.engine.bench.report.results import Case, Line, Metric, View, cases_of, kind_of_line, view_of
+from draftline.engine.bench.report.results import BY_TURN, Case, Line, Metric, View, cases_of, kind_of_line, view_of
 from draftline.engine.bench.report.svg import Bar, Curve, Stack, bar_chart, line_chart, short, stack_chart
 
 _MAX_BARS = 24
@@ -258,26 +258,25 @@ def _stacks(view: View, cases: Sequence[Case], common: Mapping[str, Any]) -> lis
 def _turn_charts(cases: Sequence[Case], common: Mapping[str, Any]) -> list[Chart]:
     """The time to the first token and the cache hits by turn, of loads with several turns."""
     charts = []
-    for field, inner, title, factor in (
-        ("ttft_ms_by_turn", "p50", "TTFT p50 ms", 1.0),
-        ("cache_hit_rate_by_turn", None, "cache hits, %", 100.0),
-    ):
+    for field, metric in BY_TURN.items():
         curves: list[Curve] = []
         for case in cases:
             for file, lines in enumerate(case.lines):
                 turns = lines[-1].get(field) if lines else None
                 points = [
-                    (float(number), factor * float(value[inner] if inner else value))
-                    for number, value in enumerate(turns or (), 1)
-                    if value is not None
+                    (float(number), value)
+                    for number, turn in enumerate(turns or (), 1)
+                    if (value := metric.read(turn)) is not None
                 ]
                 if len(points) > 1:
                     side = f"{_NAMES[file]} " if len(case.lines) > 1 else ""
                     name = side + (_label(case, common, short_label=True) or str(case.key.get("workload", "")))
                     curves.append(Curve(name, points, len(curves) % 6))
         if curves:
-            picture = line_chart(curves, "turn", title)
+            picture = line_chart(curves, "turn", metric.label)
             charts.append(
-                Chart(f"{title}, by turn", picture, [(curve.colour, curve.dotted, curve.name) for curve in curves])
+                Chart(
+                    f"{metric.label}, by turn", picture, [(curve.colour, curve.dotted, curve.name) for curve in curves]
+                )
             )
     return charts

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from draftline.engine.bench.fields import EACH, NUMBER, NUMBER_OR_TEXT, OBJECT, Field, check_fields
 from draftline.engine.bench.json_lines import FileError, json_lines, read_text
 from draftline.engine.errors import UsageError
 
@@ -34,8 +35,8 @@ class Metric:
     is_share: bool = False
     scale: float = 1.0
 
-    def read(self, line: Line) -> float | None:
-        """The number, or None where the line has none that is finite."""
+    def read(self, line: Line | float | None) -> float | None:
+        """The number, or None where the line has none that is finite. Where the path is empty, it is the number itself."""
         value: Any = line
         for name in self.path:
             if not isinstance(value, Mapping) or value.get(name) is None:
@@ -84,6 +85,12 @@ _LOAD = (
     Metric(("utilization", "bandwidth"), "bandwidth", "higher", is_share=True),
     Metric(("failed",), "failed", "lower"),
 )
+BY_TURN: Mapping[str, Metric] = {
+    "ttft_ms_by_turn": Metric(("p50",), "TTFT p50 ms", "lower"),
+    "cache_hit_rate_by_turn": Metric((), "cache hits, %", "higher", scale=100),
+}
+"""Fields with an entry for each turn of a conversation, and the number of an entry."""
+
 _PARTS = tuple(
     Metric((use,), f"{use} MiB", "lower", scale=1 / (1 << 20)) for use in ("weights", "graphs", "activations", "cache")
 )
@@ -234,11 +241,11 @@ class Case:
         return [value for line in self.lines[file] if (value := metric.read(line)) is not None]
 
 
-def read_results(path: Path) -> list[Line]:
-    """The lines of a file.
+def read_results(path: Path, fields_of: Callable[[Line], Iterable[Field]]) -> list[Line]:
+    """The lines of a file, of which the fields are checked that a reader says it uses.
 
     Raises:
-        UsageError: it cannot be read, has no line, or a line is no JSON object or no result.
+        UsageError: it cannot be read, has no line, or a line is no JSON object or no result, or has a wrong field.
     """
     lines: list[Line] = []
     try:
@@ -247,12 +254,22 @@ def read_results(path: Path) -> list[Line]:
                 raise UsageError(f"{where}: not a JSON object")
             if kind_of_line(line) == "other" and line.keys().isdisjoint(_PROVENANCE):
                 raise UsageError(f"{where}: not a benchmark's result: has no 'benchmark' and no 'date'")
+            check_fields(where, line, fields_of(line))
             lines.append(line)
     except FileError as error:
         raise UsageError(str(error)) from None
     if not lines:
         raise UsageError(f"{path}: has no results")
     return lines
+
+
+def reported_fields(line: Line) -> Iterator[Field]:
+    """The fields of a line that the page shows as numbers, or looks into."""
+    yield Field(("versions",), OBJECT)
+    yield from (Field((name, EACH, *metric.path), NUMBER) for name, metric in BY_TURN.items())
+    if view := VIEWS.get(kind_of_line(line)):
+        yield from (Field(metric.path, NUMBER) for metric in view.metrics)
+        yield from (Field((axis,), NUMBER_OR_TEXT) for axis in view.axes)
 
 
 def kind_of_line(line: Line) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from draftline.engine.bench.plots.canvas import check_plot
-from draftline.engine.bench.plots.choose import NAMES, plots_of
+from draftline.engine.bench.plots.choose import NAMES, plots_of, plotted_fields
 from draftline.engine.bench.report.results import read_results
 from draftline.engine.cli.bench.output import check_not_read
 from draftline.engine.errors import UsageError
@@ -30,7 +30,7 @@ def plot(
     """
     check_plot(output, "--output")
     check_not_read(output, results)
-    found = plots_of([line for path in results for line in read_results(path)])
+    found = plots_of([line for path in results for line in read_results(path, plotted_fields)])
     if what is not None and what not in NAMES:
         raise UsageError(f"--what: {what}: not one of {', '.join(NAMES)}")
     names = list(found) if what is None else [what]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from draftline.engine.bench.report.page import render
-from draftline.engine.bench.report.results import read_results
+from draftline.engine.bench.report.results import read_results, reported_fields
 from draftline.engine.cli.bench.output import check_not_read
 from draftline.engine.errors import UsageError
 
@@ -34,7 +34,8 @@ def report(
     if len(set(names)) < len(names):
         raise UsageError(f"{results}: is named twice")
     check_not_read(output, paths)
-    page = render(dict(zip(names, map(read_results, paths), strict=True)), title or " and ".join(names))
+    lines = [read_results(path, reported_fields) for path in paths]
+    page = render(dict(zip(names, lines, strict=True)), title or " and ".join(names))
     try:
         output.write_text(page, encoding="utf-8")
     except OSError as error:

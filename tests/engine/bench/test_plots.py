@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from draftline.engine.bench.plots.ablation import plot_ablation
 from draftline.engine.bench.plots.canvas import canvas, check_plot
-from draftline.engine.bench.plots.choose import NAMES, plots_of
+from draftline.engine.bench.plots.choose import NAMES, plots_of, plotted_fields
 from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.plots.turns import plot_turns
@@ -130,7 +131,7 @@ def test_memory_is_stacked_for_each_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.name)
 def test_results_of_the_repository_can_be_plotted(path: Path, tmp_path: Path) -> None:
-    for name, draw in plots_of(read_results(path)).items():
+    for name, draw in plots_of(read_results(path, plotted_fields)).items():
         draw(tmp_path / f"{name}.svg")
         assert (tmp_path / f"{name}.svg").stat().st_size > 1000
 
@@ -170,6 +171,49 @@ def test_what_cannot_be_drawn_is_named(
     done = run(written(tmp_path / "a.jsonl", lines), *arguments, "--output", str(tmp_path / "out.svg"))
     assert done.exit_code == 2
     assert problem in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields", "problem"),
+    [
+        (LOADS, {"engine": ["a"]}, 'engine: must be a text, not ["a"]'),
+        (LOADS, {"model": None}, "model: is missing"),
+        (LOADS, {"tokens_per_s": "fast"}, 'tokens_per_s: must be a finite number, not "fast"'),
+        (LOADS, {"tokens_per_s": math.inf}, "tokens_per_s: must be a finite number, not Infinity"),
+        (LOADS, {"inter_token_ms": {"p99": True}}, "inter_token_ms.p99: must be a finite number, not true"),
+        (LOADS, {"clients": {}}, "clients: must be a finite number or a text, not {}"),
+        ([agents()] * 2, {"workload": 1}, "workload: must be a text, not 1"),
+        ([agents()] * 2, {"ttft_ms_by_turn": {"p50": 1}}, 'ttft_ms_by_turn: must be a list, not {"p50": 1}'),
+        (ABLATIONS, {"tokens_per_s_change": None}, "tokens_per_s_change: is missing"),
+        (ABLATIONS, {"within_noise": "no"}, 'within_noise: must be true or false, not "no"'),
+        (ABLATIONS, {"first_token_change": []}, "first_token_change: must be a finite number, not []"),
+        (MEMORY, {"rows": "16"}, 'rows: must be a finite number, not "16"'),
+        (MEMORY, {"weights": None}, "weights: is missing"),
+    ],
+)
+def test_a_damaged_field_is_named(
+    lines: list[dict[str, Any]], fields: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    done = run(written(path, [lines[0], {**lines[1], **fields}]), "--output", str(tmp_path / "out.svg"))
+    assert done.exit_code == 2
+    assert f"{path}:2: {problem}" in done.stderr
+
+
+def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
+    unknown = [load(1.0, clients=clients, ttft_ms={"p50": 3.0}) for clients in (1, "many")]
+    for line in unknown:
+        del line["inter_token_ms"]
+    turns = agents(ttft_ms_by_turn=[{}, {"p50": 1.0}])
+    del turns["preset"], turns["cache_hit_rate_by_turn"]
+    variants = [{**ABLATIONS[1], "first_token_change": None}, {"benchmark": "ablation", "error": "it cannot"}]
+    variants[1] |= {"model": "m", "variant": "fp8", "state": "on"}
+    del variants[0]["error"], variants[0]["first_token_ms_p50"]
+    for name, lines in (("load", unknown), ("turns", [turns]), ("ablation", variants)):
+        output = tmp_path / f"{name}.svg"
+        done = run(written(tmp_path / "a.jsonl", lines), "--what", name, "--output", str(output))
+        assert done.exit_code == 0, done.stderr
+        assert texts(output)
 
 
 @pytest.mark.parametrize(

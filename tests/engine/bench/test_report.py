@@ -14,7 +14,7 @@ from typing_extensions import override
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.noise import Spread, paired_ratio, ratio
 from draftline.engine.bench.report.page import render
-from draftline.engine.bench.report.results import Metric, cases_of, kind_of_line, read_results, view_of
+from draftline.engine.bench.report.results import Metric, cases_of, kind_of_line, read_results, reported_fields, view_of
 from draftline.engine.bench.report.svg import Bar, Curve, bar_chart, line_chart, nice_ticks, short
 from draftline.engine.errors import UsageError
 
@@ -63,7 +63,7 @@ class Balanced(HTMLParser):
 
 @pytest.mark.parametrize("name", ["h200.jsonl", "h200-speculation.jsonl", "h200-exactness.jsonl", "cpu-attacks.jsonl"])
 def test_the_results_of_the_repository_have_a_page_that_is_complete_in_itself(name: str) -> None:
-    page = render({name: read_results(ROOT / "benchmarks/results" / name)}, name)
+    page = render({name: read_results(ROOT / "benchmarks/results" / name, reported_fields)}, name)
     parser = Balanced()
     parser.feed(page)
     assert (parser.open, parser.loads) == ([], [])
@@ -207,27 +207,59 @@ def test_files_without_results_are_refused(tmp_path: Path, content: str, problem
     path = tmp_path / "a.jsonl"
     path.write_text(content, errors="surrogateescape")
     with pytest.raises(UsageError, match=problem):
-        read_results(path)
+        read_results(path, reported_fields)
     with pytest.raises(UsageError, match="No such file"):
-        read_results(tmp_path / "none.jsonl")
+        read_results(tmp_path / "none.jsonl", reported_fields)
 
 
 def test_a_line_that_was_written_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     with result_lines(path, {"benchmark": "load"}) as lines:
         lines.write({"first_error": "one\u2028line", "options": {"inter_token_target": math.inf, "a": (1.0, math.nan)}})
-    [line] = read_results(path)
+    [line] = read_results(path, reported_fields)
     assert line["first_error"] == "one\u2028line"
     assert line["options"] == {"inter_token_target": "inf", "a": [1.0, "nan"]}
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e400", "9" * 400, '"fast"', "true"])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e400", "9" * 400, '"inf"', "null"])
 def test_what_is_no_finite_number_is_not_shown(tmp_path: Path, number: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('\ufeff{"benchmark": "load", "tokens_per_s": ' + number + "}")
-    lines = read_results(path)
+    lines = read_results(path, reported_fields)
     assert Metric(("tokens_per_s",), "tokens/s", "higher").read(lines[0]) is None
     assert "tokens/s</th>" not in render({"a.jsonl": lines}, "t")
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"tokens_per_s": "fast"}, 'tokens_per_s: must be a number, not "fast"'),
+        ({"failed": True}, "failed: must be a number, not true"),
+        ({"ttft_ms": [1, 2]}, "ttft_ms: must be an object, not [1, 2]"),
+        ({"ttft_ms": {"p50": []}}, "ttft_ms.p50: must be a number, not []"),
+        ({"versions": ["torch"] * 20}, 'versions: must be an object, not ["torch", "torch",'),
+        ({"clients": [1]}, "clients: must be a finite number or a text, not [1]"),
+        ({"ttft_ms_by_turn": "fast"}, 'ttft_ms_by_turn: must be a list, not "fast"'),
+        ({"ttft_ms_by_turn": [None, {"p50": "x"}]}, 'ttft_ms_by_turn[1].p50: must be a number, not "x"'),
+        ({"cache_hit_rate_by_turn": [0.5, {}]}, "cache_hit_rate_by_turn[1]: must be a number, not {}"),
+    ],
+)
+def test_a_field_of_another_type_is_named(fields: dict[str, object], problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in (line(1, 1.0), {**line(2, 1.0), **fields})))
+    with pytest.raises(UsageError, match=re.escape(f"{path}:2: {problem}")):
+        read_results(path, reported_fields)
+
+
+def test_turns_without_a_time_are_left_out(tmp_path: Path) -> None:
+    turns = [{"p50": 9.0}, None, {}, {"p50": math.nan}, {"p50": 8.0}]
+    page = render({"a": [line(1, 1.0, ttft_ms_by_turn=turns, cache_hit_rate_by_turn=[0.25, None, 0.5])]}, "t")
+    assert re.findall(r"<title>(\w+): ([\d.]+) at (\d)</title>", page) == [
+        ("baseline", "9", "1"),
+        ("baseline", "8", "5"),
+        ("baseline", "25", "1"),
+        ("baseline", "50", "3"),
+    ]
 
 
 def test_ticks_are_round_and_reach_the_highest_value() -> None:
