@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,10 +45,12 @@ class ToolChoice:
     Attributes:
         mode: "auto": text, calls, or both. "none": no calls. "required": calls and no text.
         names: the tools that may be called; empty for all of them.
+        single: whether an output makes one call at most, as where OpenAI's choice names a function.
     """
 
     mode: ToolMode = "auto"
     names: tuple[str, ...] = ()
+    single: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +111,11 @@ def as_tools(tools: object, path: str = "tools") -> tuple[Tool, ...]:
     return known
 
 
-def as_tool_choice(choice: object, path: str = "tool_choice") -> ToolChoice:
-    """Convert a choice: a `ToolChoice`, "auto", "none", "required", or OpenAI's mapping that names a function.
+def as_tool_choice(choice: object, tools: Sequence[Tool], path: str = "tool_choice") -> ToolChoice:
+    """Convert a choice: a `ToolChoice`, "auto", "none", "required", or OpenAI's mapping of a function or of allowed tools.
 
     Raises:
-        InvalidRequestError: it is something else.
+        InvalidRequestError: it is something else, or allows what is none of ``tools``.
     """
     match choice:
         case None:
@@ -127,8 +129,15 @@ def as_tool_choice(choice: object, path: str = "tool_choice") -> ToolChoice:
         case "auto" | "none" | "required":
             return ToolChoice(choice)
         case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
-            return ToolChoice("required", (name,))
-    problem = 'must be "auto", "none", "required" or {"type": "function", "function": {"name": …}}'
+            return ToolChoice("required", (name,), single=True)
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [*allowed]}}:
+            return ToolChoice(mode, _allowed(allowed, tools, f"{path}.allowed_tools.tools"))
+        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*allowed]}:
+            return ToolChoice(mode, _allowed(allowed, tools, f"{path}.tools"))
+    problem = (
+        'must be "auto", "none", "required", {"type": "function", "function": {"name": …}} or '
+        '{"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": […]}}'
+    )
     raise InvalidRequestError(FieldViolation(path, problem))
 
 
@@ -165,6 +174,31 @@ def _tool(tool: object, path: str) -> Tool:
         raise InvalidRequestError(FieldViolation(f"{path}.parameters", "must be a JSON Schema"))
     text = json.dumps(parameters, ensure_ascii=False) if parameters else NO_PARAMETERS
     return Tool(name, description or "", text)
+
+
+def _allowed(entries: Sequence[object], tools: Sequence[Tool], path: str) -> tuple[str, ...]:
+    """The names of the allowed tools. An entry may have the whole definition of its tool: then it is the same."""
+    if not entries:
+        raise InvalidRequestError(FieldViolation(path, 'is empty: use "none" for no calls'))
+    known = {tool.name: tool for tool in tools}
+    names: dict[str, None] = {}
+    for index, entry in enumerate(entries):
+        place = f"{path}[{index}]"
+        match entry:
+            case {"type": "function", "function": Mapping() as function}:
+                allowed, place = _tool(entry, place), f"{place}.function"
+            case {"type": "function", **function}:
+                allowed = _tool(function, place)
+            case _:
+                raise InvalidRequestError(FieldViolation(place, 'must be a tool of the type "function"'))
+        if allowed.name not in known:
+            raise InvalidRequestError(FieldViolation(f"{place}.name", f"there is no tool {allowed.name!r}"))
+        for member in ("description", "parameters"):
+            if function.get(member) and getattr(allowed, member) != getattr(known[allowed.name], member):
+                problem = f"differs from that of the tool {allowed.name!r}"
+                raise InvalidRequestError(FieldViolation(f"{place}.{member}", problem))
+        names[allowed.name] = None
+    return tuple(names)
 
 
 def _call(call: object, path: str) -> ToolCall:

@@ -76,7 +76,7 @@ class Chat:
             messages: the messages; see `Message`.
             rendering: the choices of the chat template.
             tools: the functions that the model may call: `Tool`, or mappings in OpenAI's form.
-            tool_choice: "auto", "none", "required", OpenAI's mapping that names a function, or a `ToolChoice`.
+            tool_choice: "auto", "none", "required", OpenAI's mapping of a function or of allowed tools, or a `ToolChoice`.
             parallel_tool_calls: whether an output may make several calls.
             max_reasoning_tokens: the reasoning ends within this many tokens, its marks included.
 
@@ -101,7 +101,7 @@ class Chat:
         object.__setattr__(self, "rendering", rendering)
         object.__setattr__(self, "details", details)
         object.__setattr__(self, "tools", as_tools(tools, "chat.tools"))
-        object.__setattr__(self, "tool_choice", as_tool_choice(tool_choice, "chat.tool_choice"))
+        object.__setattr__(self, "tool_choice", as_tool_choice(tool_choice, self.tools, "chat.tool_choice"))
         object.__setattr__(self, "parallel_tool_calls", parallel_tool_calls)
         object.__setattr__(self, "max_reasoning_tokens", max_reasoning_tokens)
 

@@ -91,7 +91,7 @@ def chat_message(chat: Chat) -> pb.Chat:
     if chat.tool_choice != ToolChoice():
         message.tool_choice.mode = _MODES[chat.tool_choice.mode]
         message.tool_choice.names.extend(chat.tool_choice.names)
-    if not chat.parallel_tool_calls:
+    if not chat.parallel_tool_calls or chat.tool_choice.single:
         message.parallel_tool_calls = False
     if chat.rendering.variables:
         try:

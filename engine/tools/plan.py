@@ -206,7 +206,7 @@ class _Writer:
         self._format = tool_format
         self._tools = tools
         self._required = chat.tool_choice.mode == "required"
-        self._parallel = chat.parallel_tool_calls and len(chat.tool_choice.names) != 1
+        self._parallel = chat.parallel_tool_calls and not chat.tool_choice.single
         self._answer = _answer(constraint)
         self._index = {tool.name: index for index, tool in enumerate(chat.tools)}
         self._tags = [self._tag(tool) for tool in tools]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from draftline.engine.chat.calls import Tool, ToolChoice, as_tool_choice, as_tools
-from draftline.engine.errors import InvalidRequestError
+from draftline.engine.chat.calls import Tool, ToolChoice, ToolMode, as_tool_choice, as_tools
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.server.http.body import Body
+from draftline.engine.server.http.body import Body, RefusedFieldsError
 from draftline.engine.server.http.fields import INERT_IN_CALL
 from draftline.engine.server.limits import refuse, tool_violations
+from draftline.engine.validation import quoted
 
 PATHS = (
     ("chat.tool_choice", "tool_choice"),
@@ -44,11 +45,55 @@ class FunctionName(Body):
     name: str
 
 
-class ChoiceBody(Body):
+class NamedTool(Body):
     """A choice of one function, in the form of chats."""
 
     type: Literal["function"]
     function: FunctionName
+
+
+class AllowedTools(Body):
+    """Some of the tools, and whether an output must call them."""
+
+    mode: Literal["auto", "required"]
+    tools: list[ToolBody] = Field(description="by their names; a whole definition must be that of the tool")
+
+
+class AllowedToolsChoice(Body):
+    """A choice of some tools, in the form of chats."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+_CHOICES = {"function": "a function", "allowed_tools": "allowed tools"}
+"""The types of choices that are objects, and their tags, which are no fields' names."""
+
+
+def _of_known_type(choice: Any) -> Any:
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if isinstance(kind, str) and kind not in _CHOICES:
+        expected = f"Input should be {' or '.join(map(repr, _CHOICES))}"
+        raise RefusedFieldsError([FieldViolation("type", f"{expected}, not {quoted(kind)}")])
+    return choice
+
+
+def _tag(choice: Any) -> str:
+    if isinstance(choice, dict):
+        kind = choice.get("type")
+        return _CHOICES[kind] if isinstance(kind, str) else _CHOICES["function"]
+    return _CHOICES.get(getattr(choice, "type", ""), "a mode")
+
+
+Named = TypeVar("Named")
+Allowed = TypeVar("Allowed")
+
+Choice = Annotated[
+    Annotated[ToolMode, Tag("a mode")] | Annotated[Named, Tag("a function")] | Annotated[Allowed, Tag("allowed tools")],
+    Discriminator(_tag),
+    BeforeValidator(_of_known_type),
+]
+"""Whether an output calls tools, and which: a mode, or the forms of an endpoint for one function and for some tools."""
 
 
 class CalledFunction(Body):
@@ -105,10 +150,15 @@ def tool_paths(count: int, path: str) -> list[tuple[str, str]]:
     return [*((f"chat.tools[{index}]", path.format(index)) for index in range(count)), ("chat.tools", "tools")]
 
 
-def choice_of(choice: str | ChoiceBody | None) -> ToolChoice:
-    """The choice of a chat's body.
+def choice_of(choice: ToolMode | Body | None, tools: Sequence[Tool]) -> ToolChoice:
+    """The choice of a body.
 
     Raises:
-        InvalidRequestError: it is unknown.
+        InvalidRequestError: it allows what is none of ``tools``.
     """
-    return as_tool_choice(choice.model_dump() if isinstance(choice, ChoiceBody) else choice)
+    return as_tool_choice(choice_fields(choice), tools)
+
+
+def choice_fields(choice: ToolMode | Body | None) -> str | dict[str, Any]:
+    """The choice of a body, as OpenAI writes it."""
+    return choice.model_dump(exclude_unset=True) if isinstance(choice, Body) else choice or "auto"

@@ -28,6 +28,7 @@ TOOLS = [
     for name, schema in (("get", NESTED), ("now", {"type": "object", "properties": {}}))
 ]
 NAMED = {"type": "function", "function": {"name": "get"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
 BIAS = {0: -4.0, ord(" "): -3.0, ord("\n"): -3.0, FIRST_SPECIAL: 6.0}  # the token that begins a call
 LIMIT = 80
 
@@ -129,9 +130,10 @@ async def over_http(http: httpx2.AsyncClient, choice: Any, parallel: bool, *, st
     [
         ("required", True),
         ("auto", False),
+        (ALLOWED, True),
         *(
             pytest.param(choice, parallel, marks=pytest.mark.slow)
-            for choice in ("auto", "none", NAMED, "required")
+            for choice in ("auto", "none", NAMED, ALLOWED, "required")
             for parallel in (True, False)
         ),
     ],

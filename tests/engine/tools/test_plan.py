@@ -37,6 +37,53 @@ def plan(tool_format: str, mode: Any, constraint: Constraint | None = None) -> C
     return plan_chat(GenerateRequest(chat, constraint=constraint), info, str)
 
 
+def form_of(chat: Chat) -> str:
+    """The structural tag of a chat, as text."""
+    info: Any = SimpleNamespace(tool_format="hermes", reasoning=None, model="m")
+    constraint = plan_chat(GenerateRequest(chat), info, str).constraint
+    assert constraint is not None
+    assert isinstance(constraint.structural_tag, str)
+    return constraint.structural_tag
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+@pytest.mark.parametrize("names", [("tree2",), ("tree2", "tree")])
+def test_allowed_tools_are_those_that_may_be_called_any_number_of_times(names: tuple[str, ...], mode: Any) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    whole = {"name": "tree2", "parameters": TREE}
+    entries = [{"type": "function", "function": whole if name == "tree2" else {"name": name}} for name in names]
+    in_chats = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": entries}}
+    in_responses = {
+        "type": "allowed_tools",
+        "mode": mode,
+        "tools": [{"type": "function", **entry["function"]} for entry in [*entries, entries[0]]],
+    }
+    forms = [form_of(Chat(messages, tools=TOOLS, tool_choice=choice)) for choice in (in_chats, in_responses)]
+    allowed = tuple(tool for tool in TOOLS if tool.name in names)
+    assert forms == [form_of(Chat(messages, tools=allowed, tool_choice=mode))] * 2
+    named: Any = {"type": "function", "function": {"name": "tree2"}}
+    one = form_of(Chat(messages, tools=TOOLS, tool_choice=named))
+    assert one == form_of(Chat(messages, tools=TOOLS[1:], tool_choice="required", parallel_tool_calls=False))
+    assert one not in forms
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ([], r"tools: is empty: use \"none\" for no calls"),
+        ([{"type": "mcp", "server_label": "x"}], r"tools\[0\]: must be a tool of the type \"function\""),
+        (["tree"], r"tools\[0\]: must be a tool of the type"),
+        ([{"type": "function", "name": "tree"}, {"type": "function", "name": "bush"}], r"tools\[1\]\.name: there is no tool 'bush'"),
+        ([{"type": "function", "name": "tree", "description": "a bush"}], r"tools\[0\]\.description: differs from that of the tool"),
+        ([{"type": "function", "name": "tree", "parameters": LEAF}], r"tools\[0\]\.parameters: differs from that of the tool 'tree'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_allowed_is_named(entries: list[Any], problem: str) -> None:
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": entries}
+    with pytest.raises(InvalidRequestError, match=r"^chat\.tool_choice\." + problem):
+        Chat([{"role": "user", "content": "x"}], tools=TOOLS, tool_choice=choice)
+
+
 def written(tool_format: str, *calls: tuple[str, str]) -> str:
     """Calls in a format, with their arguments as JSON."""
     how = FORMATS[tool_format]

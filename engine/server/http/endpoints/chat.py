@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -26,7 +26,17 @@ from draftline.engine.server.http.generation import Generation, Wanted
 from draftline.engine.server.http.messages import RENDERED_PATHS, ChatMessage, Rendered, call_paths, chat
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
 from draftline.engine.server.http.stream import DONE, error_events, event, event_of
-from draftline.engine.server.http.tools import PATHS, ChoiceBody, ToolBody, WithTools, choice_of, tool_paths, tools_of
+from draftline.engine.server.http.tools import (
+    PATHS,
+    AllowedToolsChoice,
+    Choice,
+    NamedTool,
+    ToolBody,
+    WithTools,
+    choice_of,
+    tool_paths,
+    tools_of,
+)
 
 
 class ChatBody(Streamed, Rendered, WithTools):
@@ -39,7 +49,7 @@ class ChatBody(Streamed, Rendered, WithTools):
     top_logprobs: int | None = Field(default=None, description="and those of this many of the likeliest tokens")
     response_format: ResponseFormat | None = None
     tools: list[ToolBody] | None = Field(default=None, description="functions that the model may call")
-    tool_choice: Literal["auto", "none", "required"] | ChoiceBody | None = None
+    tool_choice: Choice[NamedTool, AllowedToolsChoice] | None = None
 
 
 _TOOL = "tools[{}].function"
@@ -75,7 +85,7 @@ def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted
         engine.info,
         "messages",
         tools=tools,
-        tool_choice=choice_of(body.tool_choice),
+        tool_choice=choice_of(body.tool_choice, tools),
         parallel_tool_calls=body.parallel_tool_calls is not False,
         max_reasoning_tokens=body.max_reasoning_tokens,
     )

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from draftline.engine.chat.calls import ToolCallDelta, as_tool_choice
+from draftline.engine.chat.calls import ToolCallDelta
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished, FinishReason, PositionLogprobs, RequestOutput
 from draftline.engine.protocol import EngineClient, GenerateRequest
@@ -25,8 +25,11 @@ from draftline.engine.server.http.params import constraint, sampling_names, samp
 from draftline.engine.server.http.stream import event
 from draftline.engine.server.http.tools import (
     PATHS,
+    Choice,
     FunctionBody,
     WithTools,
+    choice_fields,
+    choice_of,
     tool_paths,
     tools_of,
 )
@@ -48,6 +51,14 @@ class NamedFunction(Body):
 
     type: Literal["function"]
     name: str
+
+
+class AllowedFunctions(Body):
+    """A choice of some functions, in the form of responses."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[FunctionTool] = Field(description="by their names; a whole definition must be that of the tool")
 
 
 class TextFormat(Body):
@@ -79,7 +90,7 @@ class ResponseBody(Generating, Rendered, WithTools):
 
     input: str | list[Item]
     tools: list[FunctionTool] | None = Field(default=None, description="functions that the model may call")
-    tool_choice: Literal["auto", "none", "required"] | NamedFunction | None = None
+    tool_choice: Choice[NamedFunction, AllowedFunctions] | None = None
     instructions: str | None = Field(default=None, description="a system message before the input")
     max_output_tokens: int | None = Field(default=None, description="as many as the context has room for if unset")
     text: TextOptions | None = None
@@ -118,7 +129,6 @@ def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wa
         *names,
         *sampling_names(body),
     ]
-    choice = body.tool_choice
     request = GenerateRequest(
         chat(
             [message for message, _ in messages],
@@ -127,7 +137,7 @@ def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wa
             "input",
             places,
             tools=tools,
-            tool_choice=as_tool_choice(choice.model_dump() if isinstance(choice, NamedFunction) else choice),
+            tool_choice=choice_of(body.tool_choice, tools),
             parallel_tool_calls=body.parallel_tool_calls is not False,
             max_reasoning_tokens=body.max_reasoning_tokens,
         ),
@@ -268,7 +278,7 @@ class ResponseAnswer:
         return event({"type": kind, "sequence_number": next(self._numbers), **fields}, kind)
 
     def _response(self, status: str) -> dict[str, Any]:
-        body, end, choice = self._body, self._end, self._body.tool_choice
+        body, end = self._body, self._end
         form = {"type": "text"}
         if body.text is not None and body.text.format is not None:
             form = body.text.format.model_dump(by_alias=True, exclude_none=True)
@@ -288,7 +298,7 @@ class ResponseAnswer:
             "store": False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "text": {"format": form},
-            "tool_choice": choice.model_dump() if isinstance(choice, NamedFunction) else choice or "auto",
+            "tool_choice": choice_fields(body.tool_choice),
             "tools": [tool.model_dump() for tool in body.tools or ()],
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",

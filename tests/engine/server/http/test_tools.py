@@ -74,6 +74,21 @@ def test_a_named_tool_is_called_in_every_output(client: openai.OpenAI) -> None:
         check(call)
 
 
+def test_allowed_tools_alone_are_called(client: openai.OpenAI) -> None:
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "now"}}]}
+    choice: Any = {"type": "allowed_tools", "allowed_tools": allowed}
+    answer = ask(client, tool_choice=choice, n=3, temperature=1, seed=7)
+    assert {call.function.name for choice in answer.choices for call in choice.message.tool_calls} == {"now"}
+    functions: Any = [{"type": "function", **tool["function"]} for tool in (TOOL, OTHER)]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": functions[1:]}
+    response = client.responses.create(
+        model="smollm2", input=MESSAGES, tools=functions, tool_choice=choice, temperature=0, parallel_tool_calls=False
+    )
+    [call] = response.output
+    assert (call.type, call.name) == ("function_call", "now")
+    assert response.tool_choice.to_dict() == choice
+
+
 def test_streamed_parts_are_the_whole_call(client: openai.OpenAI) -> None:
     named = {"type": "function", "function": {"name": "get_weather"}}
     [whole] = ask(client, tool_choice=named).choices[0].message.tool_calls
@@ -120,6 +135,11 @@ def test_text_without_a_call_is_text(client: openai.OpenAI) -> None:
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]}, "tools[0].function.parameters#/type", "object"),
         ({"tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", "no tool 'g'"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "there are no tools"),
+        ({"tool_choice": {"type": "custom", "custom": {"name": "now"}}}, "tool_choice.type", "Input should be 'function' or 'allowed_tools', not 'custom'"),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [OTHER]}}}, "tool_choice.allowed_tools.mode", "Input should be 'auto' or 'required', not 'none'"),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}, "tool_choice.allowed_tools.tools", "is empty"),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [OTHER, {"type": "custom", "custom": {"name": "x"}}]}}}, "tool_choice.allowed_tools.tools[1].type", "Input should be 'function', not 'custom'"),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "g"}}]}}}, "tool_choice.allowed_tools.tools[0].function.name", "no tool 'g'"),
         ({"tools": [OTHER], "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"$ref": "#/a"}}}, "tool_choice": "none"}, "response_format.json_schema.schema#/$ref", "points to nothing"),
         ({"extra_body": {"max_reasoning_tokens": 5}}, "max_reasoning_tokens", "does not reason"),
     ],
