@@ -6,16 +6,20 @@ disconnects.
 
 uvicorn also drops the body of a request that asks for another protocol, as Java's client does in each of its first requests
 (``upgrade: h2c``). Here the connection stays with HTTP/1.1, and the request is served.
+
+And it sends chunks to every client. One of HTTP/1.0 knows none (RFC 9112, 6.1), so a stream to it ends with the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from pydantic_core import to_json
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -32,6 +36,27 @@ ABORT = "abort"
 
 STALLED = "stalled"
 """A key of a request's scope state: its connection was closed because the client read nothing."""
+
+_WITHOUT_CHUNKS = ("0.9", "1.0")
+"""Versions of HTTP before chunks."""
+
+
+async def _respond_until_close(
+    protocol: HttpProtocol, app: ASGIApp, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Run ``app`` for a client that knows no chunks: what it sends without a length ends with the connection."""
+    cycle, has_length = protocol.cycle, False
+
+    async def send_plain(message: Message) -> None:
+        nonlocal has_length
+        if message["type"] == "http.response.start":
+            has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+        if not has_length:
+            cycle.chunked_encoding = False
+            cycle.expected_content_length = len(message.get("body", b""))  # uvicorn counts down to 0 at the end
+        await send(message)
+
+    await app(scope, receive, send_plain)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -126,6 +151,9 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._upgrade:
             self._in_headers = False
             self._stop_waiting()
+            if self.parser.get_http_version() in _WITHOUT_CHUNKS:  # the connection closes behind the response
+                self.expect_100_continue = False  # RFC 9110, 10.1.1
+                self.app = partial(_respond_until_close, self, self.config.loaded_app)
             super().on_headers_complete()
 
     @override

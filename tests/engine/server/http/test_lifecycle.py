@@ -222,6 +222,35 @@ async def test_what_is_no_http_gets_an_error_like_others(serve: Any, engine: Fak
     engine.release()
 
 
+@pytest.mark.parametrize("more", [b"", b"connection: keep-alive\r\nexpect: 100-continue\r\n"])
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_its_connection(
+    serve: Any, path: str, more: bytes
+) -> None:
+    server = await serve()
+    texts = []
+    for stream in (True, False):
+        reader, writer = await connect(server)
+        asked = request(path, {**PATHS[path], "max_tokens": 3, "stream": stream}).replace(b"HTTP/1.1", b"HTTP/1.0")
+        writer.write(asked.replace(b"content-type", more + b"content-type", 1))
+        async with asyncio.timeout(PATIENCE_S):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        lines = head.lower().split(b"\r\n")
+        assert lines[0].startswith(b"http/1.1 200 ")
+        assert b"connection: close" in lines
+        assert not any(line.startswith(b"transfer-encoding") for line in lines)
+        if stream:
+            events = [event.removeprefix(b"data: ") for event in body.split(b"\n\n")]
+            assert events[-2:] == [b"[DONE]", b""]
+            parts = [choice for event in events[:-2] for choice in json.loads(event)["choices"]]
+            texts.append("".join(part.get("text", "") + part.get("delta", {}).get("content", "") for part in parts))
+        else:
+            [choice] = json.loads(body)["choices"]
+            texts.append(choice.get("text") or choice["message"]["content"])
+    assert texts[0] == texts[1] != ""
+
+
 async def test_a_stream_says_once_that_its_connection_closes(serve: Any) -> None:
     server = await serve()
     reader, writer = await connect(server)
