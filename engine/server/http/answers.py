@@ -20,6 +20,7 @@ from draftline.engine.outputs import (
     TokenLogprob,
 )
 from draftline.engine.protocol import EngineInfo
+from draftline.engine.server.http.text_offsets import TextOffsets, echo_offsets
 from draftline.models.tokenization.tokenizer import Tokenizer
 
 _FINISH: Mapping[FinishReason, str] = {
@@ -184,32 +185,25 @@ class TokenTexts:
         data = self.data(token.token_id)
         return {"token": data.decode(errors="replace"), "logprob": _finite(token.logprob), "bytes": list(data)}
 
-    def completion(
-        self, positions: Sequence[PositionLogprobs], offset: int, first: int | None = None
-    ) -> tuple[dict[str, Any], int]:
-        """``logprobs`` of a completion.
-
-        Args:
-            positions: the positions.
-            offset: characters of the text before them.
-            first: a token before them without a log-probability: a prompt's first one.
-
-        Returns:
-            The object, and the offset after its last token.
-        """
-        tokens: list[str] = []
-        offsets: list[int] = []
-        for token_id in (*([] if first is None else [first]), *(position.chosen.token_id for position in positions)):
-            tokens.append(self.text(token_id))
-            offsets.append(offset)
-            offset += len(tokens[-1])
-        unknown: list[None] = [] if first is None else [None]
+    def completion(self, positions: Sequence[PositionLogprobs], offsets: TextOffsets) -> dict[str, Any]:
+        """``logprobs`` of a completion: these positions of an output, whose earlier tokens ``offsets`` has."""
+        ids = [position.chosen.token_id for position in positions]
         return {
-            "tokens": tokens,
-            "token_logprobs": [*unknown, *(_finite(position.chosen.logprob) for position in positions)],
-            "top_logprobs": [*unknown, *map(self._top, positions)],
-            "text_offset": offsets,
-        }, offset
+            "tokens": [self.text(token_id) for token_id in ids],
+            "token_logprobs": [_finite(position.chosen.logprob) for position in positions],
+            "top_logprobs": [self._top(position) for position in positions],
+            "text_offset": [offsets.push(self._tokenizer.token_bytes(token_id)) for token_id in ids],
+        }
+
+    def echo(self, text: str, ids: Sequence[int], positions: Sequence[PositionLogprobs]) -> dict[str, Any]:
+        """``logprobs`` of a prompt: its text, its tokens, and the positions of all but the first, which has none."""
+        special = [not self._tokenizer.token_bytes(token_id) for token_id in ids]
+        return {
+            "tokens": [self.text(token_id) for token_id in ids],
+            "token_logprobs": [None, *(_finite(position.chosen.logprob) for position in positions)],
+            "top_logprobs": [None, *(self._top(position) for position in positions)],
+            "text_offset": echo_offsets(text, [self.data(token_id) for token_id in ids], special),
+        }
 
     def _top(self, position: PositionLogprobs) -> dict[str, float]:
         """The most likely tokens by text, the sampled one among them. Of tokens with one text, the most likely stands."""

@@ -17,6 +17,7 @@ from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
 from draftline.engine.server.http.stream import DONE, error_events, event, event_of
+from draftline.engine.server.http.text_offsets import TextOffsets
 
 DEFAULT_MAX_TOKENS = 16
 """Tokens of an output where the body sets none: OpenAI's default."""
@@ -92,7 +93,7 @@ class CompletionAnswer:
         self._texts = TokenTexts(engine.tokenizer)
         self._head = Head.of("cmpl-", model, engine.info)
         self._usage = UsageCount()
-        self._offsets: dict[int, int] = {}  # characters of each choice's listed tokens
+        self._offsets: dict[int, TextOffsets] = {}  # of each choice's listed tokens
         # Updates of prompts whose echo waits for its log-probabilities, which come with the first output.
         self._held: dict[int, list[Delta | Finished]] = {}
 
@@ -122,11 +123,12 @@ class CompletionAnswer:
     def _echo_with_logprobs(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
         """The events of a prompt, with the log-probabilities that come with its first output's first update."""
         positions = update.prompt_logprobs if isinstance(update, Delta) else ()
-        logprobs, offset = self._texts.completion(positions, 0, self._ids(prompt)[0])
+        text = self._echo(prompt)
+        logprobs = self._texts.echo(text, self._ids(prompt), positions)
         for index in range(self._outputs):
             number = self._number(prompt, index)
-            self._offsets[number] = offset
-            yield self._chunk(number, self._echo(prompt), logprobs, {})
+            self._offsets[number] = TextOffsets(len(text))
+            yield self._chunk(number, text, logprobs, {})
 
     def _events(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
         number = self._number(prompt, update.index)
@@ -134,8 +136,8 @@ class CompletionAnswer:
             case Delta():
                 logprobs = None
                 if update.logprobs:
-                    offset = self._offsets.get(number, 0)
-                    logprobs, self._offsets[number] = self._texts.completion(update.logprobs, offset)
+                    offsets = self._offsets.setdefault(number, TextOffsets())
+                    logprobs = self._texts.completion(update.logprobs, offsets)
                 if update.text or logprobs:
                     yield self._chunk(number, update.text, logprobs, {})
             case Finished():
@@ -160,16 +162,17 @@ class CompletionAnswer:
         return {**self._head.fields("text_completion", choices), "usage": usage_of(outputs).fields()}
 
     def _choice(self, prompt: int, output: RequestOutput[Any], each: CompletionOutput[Any]) -> dict[str, Any]:
+        echo = self._echo(prompt) if self._body.echo else ""
         logprobs = None
         if self._body.logprobs is not None:
-            positions, first = list(each.logprobs or ()), None
+            logprobs = self._texts.completion(each.logprobs or (), TextOffsets(len(echo)))
             if self._body.echo:
-                positions, first = [*(output.prompt_logprobs or ()), *positions], self._ids(prompt)[0]
-            logprobs, _ = self._texts.completion(positions, 0, first)
+                before = self._texts.echo(echo, self._ids(prompt), output.prompt_logprobs or ())
+                logprobs = {name: [*listed, *logprobs[name]] for name, listed in before.items()}
         assert each.finished is not None, "outputs are whole"
         choice = {
             "index": self._number(prompt, each.index),
-            "text": self._echo(prompt) + each.text if self._body.echo else each.text,
+            "text": echo + each.text,
             "logprobs": logprobs,
             **finish(each.finished),
         }

@@ -116,6 +116,18 @@ async def test_an_echo_with_log_probabilities_in_a_stream(http: httpx2.AsyncClie
         assert {name: [one for each in listed for one in each[name]] for name in listed[0]} == choice["logprobs"]
 
 
+@pytest.mark.parametrize("echo", [True, False])
+async def test_tokens_that_share_a_character_have_its_offset(http: httpx2.AsyncClient, echo: bool) -> None:
+    """The tokens are bytes. The last one is a part of a character alone."""
+    body = {"prompt": "é😀a€", "max_tokens": 13, "echo": echo, "logprobs": 0}
+    lengths = [2, 4, 1, 3] * (1 + echo) + [2, 1]
+    [whole] = (await answer(http, "/v1/completions", **body))["choices"]
+    assert whole["logprobs"]["text_offset"] == [at for at, length in enumerate(lengths) for _ in range(length)]
+    events = await chunks(http, "/v1/completions", **body)
+    parts = [each["logprobs"] for event in events for each in event["choices"] if each["logprobs"]]
+    assert [offset for part in parts for offset in part["text_offset"]] == whole["logprobs"]["text_offset"]
+
+
 async def test_log_probabilities_of_a_streamed_completion(http: httpx2.AsyncClient) -> None:
     events = await chunks(http, "/v1/completions", prompt="abc", max_tokens=4, logprobs=0)
     listed = [event["choices"][0]["logprobs"] for event in events if event["choices"][0]["logprobs"]]
