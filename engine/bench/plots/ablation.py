@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from draftline.engine.bench.fields import BOOLEAN, FINITE, TEXT, Field
 from draftline.engine.bench.plots.canvas import COLOURS, canvas
+from draftline.engine.bench.report.fields import BOOLEAN, FINITE, TEXT, Field
 
 Line = Mapping[str, Any]
 

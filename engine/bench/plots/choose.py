@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from draftline.engine.bench.fields import Field
 from draftline.engine.bench.plots import ablation, memory, sweep, turns
 from draftline.engine.bench.plots.ablation import plot_ablation
 from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.plots.turns import has_turns, plot_turns
+from draftline.engine.bench.report.fields import Field
 
 Line = Mapping[str, Any]
 Draw = Callable[[Path], None]

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from draftline.engine.bench.fields import FINITE, NUMBER_OR_TEXT, TEXT, Field
 from draftline.engine.bench.load.axes import AXES, label_of
 from draftline.engine.bench.plots.canvas import COLOURS, PERCENTILES, canvas, name_percentiles
+from draftline.engine.bench.report.fields import FINITE, NUMBER_OR_TEXT, TEXT, Field
 
 FIELDS = (
     Field(("engine",), TEXT, needed=True),

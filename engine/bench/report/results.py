@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from draftline.engine.bench.fields import EACH, NUMBER, NUMBER_OR_TEXT, OBJECT, Field, check_fields
 from draftline.engine.bench.json_lines import FileError, json_lines, read_text
+from draftline.engine.bench.report.fields import EACH, NUMBER, NUMBER_OR_TEXT, OBJECT, Field, check_fields
 from draftline.engine.errors import UsageError
 
 Line = Mapping[str, Any]
