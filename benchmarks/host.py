@@ -31,7 +31,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common.arguments import positive_int
+from common.arguments import positive_int, positive_ints
 from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
@@ -322,7 +322,9 @@ _ALL = (*VARIANTS, *READINGS)
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="1,8,64,256", help="comma-separated (default: 1,8,64,256)")
+    parser.add_argument(
+        "--rows", type=positive_ints, default="1,8,64,256", help="comma-separated (default: 1,8,64,256)"
+    )
     parser.add_argument(
         "--variants", default=",".join(_ALL), help=f"comma-separated, of {', '.join(_ALL)} (default: all)"
     )
@@ -331,12 +333,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
-    try:
-        arguments.rows = [int(rows) for rows in arguments.rows.split(",")]
-    except ValueError:
-        parser.error(f"--rows {arguments.rows}: not a comma-separated list of numbers")
-    if min(arguments.rows) < 1:
-        parser.error(f"--rows {min(arguments.rows)}: at least one row is needed")
     arguments.variants = arguments.variants.split(",")
     if unknown := [name for name in arguments.variants if name not in _ALL]:
         parser.error(f"--variants {unknown[0]}: not one of {', '.join(_ALL)}")

@@ -27,7 +27,7 @@ import grpc
 import torch
 import uvloop
 import yaml
-from common.arguments import positive_int
+from common.arguments import positive_int, positive_ints
 from common.settings import engine_options
 from load.sse import measure_sse
 from load.streams import measure_streams, offline, streams_workload
@@ -137,18 +137,6 @@ def chosen(names: str | None, on_gpu: bool) -> list[str]:
     return [name if name == LOAD else find_workload(name, "small").name for name in wanted]
 
 
-def numbers(text: str) -> list[int]:
-    """The numbers of a comma-separated list.
-
-    Raises:
-        ValueError: one is none, or less than 1.
-    """
-    found = [int(part) for part in text.split(",")]
-    if min(found) < 1:
-        raise ValueError(f"--clients: {text!r}: each is 1 or more")
-    return found
-
-
 def closed_loop(clients: int) -> Workload:
     """So many clients, with four requests each: prompts of 128 to 512 tokens, answers of 128."""
     return Workload(LOAD, 4 * clients, Lengths(128, 512), Lengths(128, 128), max_concurrent=clients)
@@ -172,7 +160,7 @@ async def measure_loads(address: str, names: Sequence[str], arguments: argparse.
             if name != LOAD:
                 await bench.measure(config.resolved(), {}, lambda answer: None)
                 continue
-            for clients in numbers(arguments.clients):
+            for clients in arguments.clients:
                 await bench.measure(closed_loop(clients), {"clients": clients}, lambda answer: None)
     finally:
         await target.close()
@@ -207,7 +195,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     names = ", ".join([*WORKLOADS, LOAD])
     parser.add_argument("--workloads", help=f"comma-separated, of {names}, or all (default: baseline; all on a GPU)")
     parser.add_argument("--preset", choices=("small", "medium", "large"), default="medium", help="(default: medium)")
-    parser.add_argument("--clients", default=CLIENTS, help=f"of the workload {LOAD} (default: {CLIENTS})")
+    parser.add_argument(
+        "--clients", type=positive_ints, default=CLIENTS, help=f"of the workload {LOAD} (default: {CLIENTS})"
+    )
     parser.add_argument(
         "--repeats", type=positive_int, default=1, help="runs of each workload; several show noise (default: 1)"
     )
@@ -248,7 +238,6 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
         model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     names = chosen(arguments.workloads, device.type == "cuda")
-    numbers(arguments.clients)
     if arguments.plot is not None:
         check_plot(arguments.plot)
     options = {"load_format": "auto" if model.shape is None else "dummy"} | engine_options(arguments.set)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from typing import TypeVar
+
+from draftline.engine.bench import numbers
+
+Value = TypeVar("Value")
 
 
-def positive_int(text: str) -> int:
-    """A whole number of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
-    return number
+def _argument(read: Callable[[str], Value]) -> Callable[[str], Value]:
+    """The same reading of a text, whose error ``argparse`` shows."""
+
+    def argument(text: str) -> Value:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return argument
 
 
-def positive_ints(text: str) -> list[int]:
-    """Such numbers with commas between them."""
-    return [positive_int(part) for part in text.split(",")]
+positive_int = _argument(numbers.positive_int)
+positive_ints = _argument(numbers.positive_ints)

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from draftline.engine.bench.numbers import positive_ints
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.parallel.plan_codec import PlanDecoder, encode
 from draftline.engine.parallel.plan_ring import PlanReceiver, PlanSender
@@ -27,10 +28,6 @@ from draftline.engine.request.sequence import Plan, Row, Sequence
 _PLANS = 500
 _STEP_S = 0.001
 """From plan to plan, so that receivers wait for each, as they do while a step runs."""
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
 
 
 def _receive(memory: int, wake: int, index: int, plans: int, results: Connection) -> None:
@@ -92,8 +89,10 @@ def measure(receivers: int, rows: int) -> dict[str, float]:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--receivers", type=_numbers, default=[1, 3, 7], help="ranks besides rank 0 (default: 1,3,7)")
-    parser.add_argument("--rows", type=_numbers, default=[1, 64], help="rows of a plan (default: 1,64)")
+    parser.add_argument(
+        "--receivers", type=positive_ints, default=[1, 3, 7], help="ranks besides rank 0 (default: 1,3,7)"
+    )
+    parser.add_argument("--rows", type=positive_ints, default=[1, 64], help="rows of a plan (default: 1,64)")
     options = parser.parse_args()
     conditions = asdict(Conditions.now(torch.device("cpu")))
     for receivers in options.receivers:

@@ -72,8 +72,8 @@ def test_the_command_writes_a_line_for_each_variant_and_number_of_rows(
 @pytest.mark.parametrize(
     ("argument", "value", "message"),
     [
-        ("--rows", "1,x", "not a comma-separated list of numbers"),
-        ("--rows", "0", "at least one row"),
+        ("--rows", "1,x", "--rows: 'x' is no whole number of at least 1"),
+        ("--rows", "0", "--rows: '0' is no whole number of at least 1"),
         ("--variants", "plain,fast", "fast: not one of plain"),
         ("--best-of", "0", "no whole number of at least 1"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from exact_models import SHAPES, write_model
 from load.sse import measure_sse
 from load.streams import measure_streams, streams_workload
-from serving import CLIENTS, chosen, closed_loop, main, numbers, served_model, server
+from serving import _arguments, chosen, closed_loop, main, served_model, server
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.load.workloads import WORKLOADS
@@ -32,9 +32,16 @@ def test_unknown_workloads_are_rejected_and_a_gpu_runs_all() -> None:
 def test_a_closed_loop_has_four_requests_for_each_client() -> None:
     workload = closed_loop(3)
     assert (workload.conversations, workload.max_concurrent, workload.arrivals) == (12, 3, "closed")
-    assert numbers(CLIENTS) == [2**power for power in range(8)]
-    with pytest.raises(ValueError, match="1 or more"):
-        numbers("1,0")
+    assert _arguments([]).clients == [2**power for power in range(8)]
+
+
+@pytest.mark.parametrize("clients", ["1,0", "1,x", ""])
+def test_numbers_of_clients_are_checked_before_a_server_starts(
+    clients: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--clients", clients])
+    assert f"--clients: {clients[2:]!r} is no whole number of at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from draftline.engine.bench.load.config import MAX_RATE, LoadConfig
 from draftline.engine.bench.load.lengths import Lengths
+from draftline.engine.bench.numbers import positive_int
 
 Changes = Mapping[str, object]
 
@@ -29,9 +30,7 @@ class Axis:
 
 
 def _clients(load: LoadConfig, text: str) -> Changes:
-    if not text.isdecimal() or not int(text):
-        raise ValueError(f"{text!r} is no number, 1 or more")
-    clients = int(text)
+    clients = positive_int(text)
     # Each client sends several requests, so that the load is steady for most of the time.
     conversations = max(load.resolved().conversations, 4 * clients)
     return {"arrivals": "closed", "max_concurrent": clients, "conversations": conversations}

@@ -20,6 +20,7 @@ from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.summary import percentiles
 from draftline.engine.bench.tables import milliseconds
 from draftline.engine.cli.bench.load import console, opened
+from draftline.engine.cli.bench.numbers import option_ints
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
@@ -45,11 +46,7 @@ def latency(
     - `draftline bench latency --batches 1,8,64 --shape qwen3-0.6b`
     - `draftline bench latency --prompt-len 512 --output-len 32`
     """
-    sizes = []
-    for text in batches.split(","):
-        if not text.strip().isdecimal() or not int(text):
-            raise UsageError(f"--batches: {text!r} is no number, 1 or more")
-        sizes.append(int(text))
+    sizes = option_ints("--batches", batches)
     with result_lines(output, {**conditions(), "benchmark": "latency"}) as lines, shaped(engine, shape) as config:
         asyncio.run(
             _run(sizes, Lengths(prompt_len, prompt_len), Lengths(output_len, output_len), rounds, shape, config, lines)

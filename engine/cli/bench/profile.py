@@ -18,6 +18,7 @@ from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.profile.tables import kernel_table, memory_table, phase_table
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.backend import connected, server_errors
+from draftline.engine.cli.bench.numbers import option_ints
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.bench.shape import engine_of_shape
 from draftline.engine.cli.connection import NEEDS_SERVER, Connection
@@ -106,7 +107,7 @@ def profile(
     if connection != Connection():
         raise UsageError(NEEDS_SERVER)
     with ExitStack() as stack:
-        sizes = None if rows is None else _sizes(rows)
+        sizes = None if rows is None else option_ints("--rows", rows)
         folder = None if memory else _folder(traces)
         _local(shape, sizes, prompt_len or _PROMPT_LEN, steps or _STEPS, folder, output, plot, engine, stack)
 
@@ -126,16 +127,6 @@ def _folder(traces: Path | None) -> Path:
     except OSError as error:
         raise UsageError(f"--traces: {folder}: {error.strerror}") from error
     return folder
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        sizes = []
-    if not sizes or min(sizes) < 1:
-        raise UsageError(f"--rows: {text!r} is no list of sizes, as in 1,8,64")
-    return sizes
 
 
 def _local(

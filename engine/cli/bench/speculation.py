@@ -13,6 +13,7 @@ from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.questions import read_questions
 from draftline.engine.chat.messages import Chat
 from draftline.engine.cli.bench.load import console
+from draftline.engine.cli.bench.numbers import option_ints
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
@@ -47,7 +48,7 @@ def speculation(
     - `draftline bench speculation --prompts prompts.jsonl --limit 40`
     - `draftline bench speculation --schema person.json --drafter ngram --draft-tokens 6`
     """
-    limits = _numbers(concurrency)
+    limits = option_ints("--concurrency", concurrency)
     texts = read_questions(prompts, limit)
     sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
     requests = [GenerateRequest(Chat((("user", text),)), sampling, constraint) for text in texts]
@@ -89,13 +90,3 @@ def speculation(
     if not about["synthetic"] and any(line["different_answers"] for line in lines.written):
         typer.echo("draftline: error: drafts changed an answer: that is a fault of the engine", err=True)
         raise typer.Exit(1)
-
-
-def _numbers(listed: str) -> list[int]:
-    try:
-        found = [int(each) for each in listed.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise UsageError(f"--concurrency: {listed!r} is no list of numbers, 1 or more")
-    return found

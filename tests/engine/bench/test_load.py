@@ -160,7 +160,7 @@ def test_a_value_of_each_axis_is_a_load() -> None:
         ({"arrivals": "closed"}, {"rates": "1"}, "--rates: a closed loop has none"),
         ({"prompt_len": "4"}, {"prompt_lens": "1"}, "--prompt-lens and --prompt-len: set one of them"),
         ({"output_len": "4"}, {"output_lens": "1"}, "--output-lens and --output-len: set one of them"),
-        ({}, {"clients": "x"}, "--clients: 'x' is no number"),
+        ({}, {"clients": "x"}, "--clients: 'x' is no whole number"),
         ({}, {"rates": "1e400"}, "--rates: '1e400' is no rate"),
         ({}, {"rates": "nan"}, "--rates: 'nan' is no rate"),
     ],

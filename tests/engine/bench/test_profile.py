@@ -248,7 +248,7 @@ def test_the_command_profiles_a_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--rows", "1,x"), "--rows: '1,x' is no list of sizes"),
+        (("--rows", "1,x"), "--rows: 'x' is no whole number of at least 1"),
         (("--shape", "nosuch"), "no such file, and none of the shapes known by name"),
         (("--shape", "qwen3-0.6b", "--model", "smollm2"), "--shape: takes random weights"),
         (("--server", "localhost:1", "--memory"), "--memory: needs an engine of its own"),
