@@ -18,6 +18,9 @@ def user_cache_folder(name: str) -> Path:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file, and its folder if need be. Readers find the old content or the new, never a part.
 
+    Several processes may write it at once, each under a name of its own. The name ends as the file's does, so that the cache
+    evicts what a killed process has left.
+
     Raises:
         OSError: it cannot be written.
     """
@@ -27,7 +30,7 @@ def write_whole(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.replace(file.name, path)
-        except OSError:
+        except BaseException:
             os.unlink(file.name)
             raise
 

@@ -24,6 +24,19 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
+def test_an_interrupted_write_leaves_the_older_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "one.txt"
+    write_whole(path, b"old")
+
+    def interrupt(*paths: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, b"new")
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+
+
 def test_a_digest_follows_the_code_alone(tmp_path: Path) -> None:
     code = tmp_path / "package" / "inner" / "module.py"
     code.parent.mkdir(parents=True)
