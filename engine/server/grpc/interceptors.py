@@ -1,10 +1,9 @@
-"""Interceptors of every call: authentication by token, and a status for requests that cannot be decoded."""
+"""Interceptors of every call: authentication by token, and a status for requests that are missing or cannot be decoded."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -16,7 +15,7 @@ from typing_extensions import override
 
 from draftline.engine.errors import DraftlineError
 from draftline.engine.server.access import Access
-from draftline.engine.server.grpc.errors import code_name, to_status
+from draftline.engine.server.grpc.errors import code_name, to_status, unimplemented
 from draftline.engine.server.grpc.handlers import Context, abort, peer_of
 
 if TYPE_CHECKING:  # at run time this class takes no parameters
@@ -72,57 +71,38 @@ def _refusal(method: str, error: DraftlineError) -> _Handler:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-class DecodeErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Answers a request that cannot be decoded with a status.
+class SingleRequestInterceptor(grpc.aio.ServerInterceptor):
+    """Reads the request of each method that takes one, and answers with a status if it is missing or cannot be decoded.
 
-    It covers methods with a single request, whose handlers are coroutines. The reader of a stream gets the error itself.
+    gRPC's own reader leaves a call without a request open for ever, and calls damaged bytes a fault of the server. So these
+    methods are served as methods with a stream of requests. Their handlers are coroutines.
     """
-
-    def __init__(self, packages: tuple[str, ...]) -> None:
-        """``packages`` are the proto packages of the services that are covered."""
-        self._prefixes = tuple(f"/{package}." for package in packages)
 
     @override
     async def intercept_service(
         self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> _Handler | None:
         handler = await continuation(handler_call_details)
-        if handler is None or not str(handler_call_details.method).startswith(self._prefixes):
+        if handler is None or handler.request_streaming:
             return handler
-        decode: Any = _decoder(handler.request_deserializer)
+        decode: Any = handler.request_deserializer
         encode: Any = handler.response_serializer
         if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(_behaviour(handler.unary_unary), decode, encode)
-        if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(_behaviour(handler.unary_stream), decode, encode)
-        return handler
+            return grpc.stream_unary_rpc_method_handler(_with_request(handler.unary_unary), decode, encode)
+        return grpc.stream_stream_rpc_method_handler(_with_request(handler.unary_stream), decode, encode)
 
 
-@dataclass(frozen=True, slots=True)
-class _Undecodable:
-    """Stands for a request that could not be decoded."""
+def _with_request(behaviour: Any) -> Callable[[object, Context], Awaitable[Any]]:
+    """``behaviour`` of a method, with the first message of a stream as its request."""
 
-    error: DecodeError
-
-
-def _decoder(decode: Any) -> Callable[[bytes], Any]:
-    """``decode``, returning its error as an `_Undecodable`."""
-
-    def decode_or_error(data: bytes) -> Any:
+    async def handle(_: object, context: Context) -> Any:
         try:
-            return decode(data)
+            request = await context.read()
         except DecodeError as error:
-            return _Undecodable(error)
-
-    return decode_or_error
-
-
-def _behaviour(behaviour: Any) -> Callable[[Any, Context], Awaitable[Any]]:
-    """``behaviour`` of a method, or a status for an `_Undecodable`."""
-
-    async def handle(request: Any, context: Context) -> Any:
-        if isinstance(request, _Undecodable):
-            await abort(context, to_status(request.error))
+            await abort(context, to_status(error))
+        if request is grpc.aio.EOF:
+            # The code that gRPC has for it: https://grpc.github.io/grpc/core/md_doc_statuscodes.html
+            await abort(context, unimplemented("the call has no request, and the method takes exactly one"))
         return await behaviour(request, context)
 
     return handle

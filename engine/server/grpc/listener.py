@@ -18,7 +18,7 @@ from draftline.engine.server.grpc.admin import AdminService
 from draftline.engine.server.grpc.credentials import server_credentials
 from draftline.engine.server.grpc.health import HealthService
 from draftline.engine.server.grpc.inference import InferenceService
-from draftline.engine.server.grpc.interceptors import AuthenticationInterceptor, DecodeErrorInterceptor
+from draftline.engine.server.grpc.interceptors import AuthenticationInterceptor, SingleRequestInterceptor
 from draftline.engine.server.grpc.reflection import add_reflection
 from draftline.engine.server.listener import Listener, check_can_listen, format_address
 from draftline.engine.server.state import ServerState
@@ -31,9 +31,6 @@ SERVICE = engine_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
 
 _CHANNELZ = channelz_pb2.DESCRIPTOR.services_by_name["Channelz"].full_name
-
-_PACKAGES = ("draftline.v1", "vllm.grpc.engine")
-"""Proto packages whose undecodable requests get a status of ours."""
 
 
 class GrpcListener(Listener):
@@ -56,7 +53,7 @@ class GrpcListener(Listener):
         self._config = state.config
         self._certificate = certificate
         self._address = format_address(state.config.host, state.config.port)
-        interceptors = [AuthenticationInterceptor(state.access, refusals), DecodeErrorInterceptor(_PACKAGES)]
+        interceptors = [AuthenticationInterceptor(state.access, refusals), SingleRequestInterceptor()]
         self._server = grpc.aio.server(options=_options(state.config), interceptors=interceptors)
         add_InferenceServiceServicer_to_server(InferenceService(state), self._server)
         add_AdminServiceServicer_to_server(AdminService(state, registry), self._server)

@@ -454,3 +454,36 @@ async def test_a_constraint_that_cannot_be_enforced_is_refused_with_its_pointers
     fields = await refused(stub, pb.GenerateRequest(text="a", constraint=constraint))
     assert list(fields) == ["constraint.json_schema#/properties/a/pattern"]
     assert (await generate(stub, pb.GenerateRequest(text="a", constraint=pb.Constraint(regex="ab"))))[0].finished
+
+
+METHODS = (
+    "/draftline.v1.InferenceService/Generate",
+    "/draftline.v1.InferenceService/GetModel",
+    "/draftline.v1.AdminService/GetStatistics",
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("messages", "code", "details"),
+    [
+        ([], grpc.StatusCode.UNIMPLEMENTED, "the call has no request, and the method takes exactly one"),
+        ([b"\xff\xff\xff"], INVALID_ARGUMENT, "Error parsing message"),
+    ],
+    ids=["no request", "a damaged one"],
+)
+async def test_a_call_without_a_whole_request_has_one_status(
+    channel: grpc.aio.Channel,
+    stub: AsyncStub,
+    method: str,
+    messages: list[bytes],
+    code: grpc.StatusCode,
+    details: str,
+) -> None:
+    call = channel.stream_stream(method)(iter(messages), timeout=DEADLINE_S)
+    with pytest.raises(grpc.RpcError) as caught:
+        [response async for response in call]
+    assert status_of(caught.value).code == code.value[0]
+    assert details in status_of(caught.value).message
