@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,10 +108,16 @@ def profile(
     _check_unset("is for --server; --steps and --rows are for an engine of its own", seconds=seconds)
     if connection != Connection():
         raise UsageError(NEEDS_SERVER)
-    with ExitStack() as stack:
-        sizes = None if rows is None else option_ints("--rows", rows)
-        folder = None if memory else _folder(traces)
-        _local(shape, sizes, prompt_len or _PROMPT_LEN, steps or _STEPS, folder, output, plot, engine, stack)
+    sizes = None if rows is None else option_ints("--rows", rows)
+    if memory:
+        with _loaded(shape, prompt_len or _PROMPT_LEN, output, engine) as local:
+            _memory(local, sizes)
+            if plot is not None:
+                plot_memory(local.lines.written, plot)
+        return
+    folder = _folder(traces)
+    with _loaded(shape, prompt_len or _PROMPT_LEN, output, engine) as local:
+        _phases(local, sizes or list(_ROWS), steps or _STEPS, folder)
 
 
 def _check_unset(problem: str, **options: object) -> None:
@@ -129,84 +137,77 @@ def _folder(traces: Path | None) -> Path:
     return folder
 
 
-def _local(
-    shape: str | None,
-    rows: list[int] | None,
-    prompt_len: int,
-    steps: int,
-    traces: Path | None,
-    output: Path | None,
-    plot: Path | None,
-    engine: EngineConfig,
-    stack: ExitStack,
-) -> None:
-    """Profile an engine in this process: its steps, with traces in a folder, or without one its memory."""
+@dataclass(frozen=True, slots=True)
+class _Local:
+    """An engine in this process, and what its results are written to.
+
+    Attributes:
+        runner: runs batches of it.
+        common: the fields of every result.
+        prompt_len: tokens of each prompt.
+        lines: the results.
+        console: for tables and progress.
+    """
+
+    runner: BatchRunner
+    common: dict[str, Any]
+    prompt_len: int
+    lines: ResultLines
+    console: Console
+
+
+@contextmanager
+def _loaded(shape: str | None, prompt_len: int, output: Path | None, engine: EngineConfig) -> Iterator[_Local]:
+    """Load an engine in this process."""
     # These import torch, which takes seconds.
     import torch
 
     from draftline.engine.bench.profile.steps import BatchRunner
     from draftline.engine.build import build_core
 
-    name = engine.model if shape is None else shape
-    if shape is not None:
-        engine = engine_of_shape(shape, engine, Path(stack.enter_context(tempfile.TemporaryDirectory())))
-    find_models(engine)
-    console = _console()
-    with console.status(f"loading {name}"):
-        core = build_core(engine)
-    if core.compiler is not None:
-        stack.callback(core.compiler.close)
-    lines = stack.enter_context(result_lines(output, conditions(torch.device(core.info.device))))
-    runner = BatchRunner(core, engine)
-    common = {"model": name, "device": core.info.device, "dtype": core.info.dtype, "prompt_len": prompt_len}
-    if traces is None:
-        _memory(runner, common, rows, prompt_len, lines, console)
-        if plot is not None:
-            plot_memory(lines.written, plot)
-    else:
-        _phases(runner, common, rows or list(_ROWS), prompt_len, steps, traces, lines, console)
+    with ExitStack() as stack:
+        name = engine.model if shape is None else shape
+        if shape is not None:
+            engine = engine_of_shape(shape, engine, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        find_models(engine)
+        console = _console()
+        with console.status(f"loading {name}"):
+            core = build_core(engine)
+        if core.compiler is not None:
+            stack.callback(core.compiler.close)
+        lines = stack.enter_context(result_lines(output, conditions(torch.device(core.info.device))))
+        common = {"model": name, "device": core.info.device, "dtype": core.info.dtype, "prompt_len": prompt_len}
+        yield _Local(BatchRunner(core, engine), common, prompt_len, lines, console)
 
 
-def _phases(
-    runner: BatchRunner,
-    common: dict[str, Any],
-    rows: list[int],
-    prompt_len: int,
-    steps: int,
-    traces: Path,
-    lines: ResultLines,
-    console: Console,
-) -> None:
+def _phases(local: _Local, rows: list[int], steps: int, traces: Path) -> None:
+    """Profile the steps of batches of these sizes, with traces in a folder."""
     import torch
 
     from draftline.engine.bench.profile.limits import device_peak
     from draftline.engine.bench.profile.steps import phases
 
-    peak, origin = device_peak(runner.core.info.peak, torch.device(runner.core.info.device))
-    for phase in phases(runner, rows, prompt_len, steps, traces):
-        peaks = {"peak_flops": peak.flops_per_s, "peak_bytes_per_s": peak.bytes_per_s, "peak_from": origin}
-        _show(lines.write({"benchmark": "profile", **common, **peaks, **phase.fields(peak)}), console)
+    info = local.runner.core.info
+    peak, origin = device_peak(info.peak, torch.device(info.device))
+    peaks = {"peak_flops": peak.flops_per_s, "peak_bytes_per_s": peak.bytes_per_s, "peak_from": origin}
+    for phase in phases(local.runner, rows, local.prompt_len, steps, traces):
+        fields = {"benchmark": "profile", **local.common, **peaks, **phase.fields(peak)}
+        _show(local.lines.write(fields), local.console)
 
 
-def _memory(
-    runner: BatchRunner,
-    common: dict[str, Any],
-    rows: list[int] | None,
-    prompt_len: int,
-    lines: ResultLines,
-    console: Console,
-) -> None:
+def _memory(local: _Local, rows: list[int] | None) -> None:
+    """Measure the memory of batches of these sizes, and of those at which the cache is full. None: powers of two."""
     from draftline.engine.bench.profile.memory import boundary, memory_by_batch
 
-    room, slots = boundary(runner, prompt_len), runner.core.info.max_num_seqs
-    for measured in memory_by_batch(runner, prompt_len, rows):
-        lines.write({"benchmark": "memory", **common, "boundary": room, **measured.fields()})
-    console.print(memory_table(lines.written))
-    console.print(
+    room, slots = boundary(local.runner, local.prompt_len), local.runner.core.info.max_num_seqs
+    for measured in memory_by_batch(local.runner, local.prompt_len, rows):
+        local.lines.write({"benchmark": "memory", **local.common, "boundary": room, **measured.fields()})
+    local.console.print(memory_table(local.lines.written))
+    local.console.print(
         f"The cache has room for {room:,} such sequences at once. Beyond that, sequences wait or are preempted."
     )
     if room >= slots:
-        console.print(f"--max-num-seqs {slots:,} ends this measurement before.")
+        local.console.print(f"--max-num-seqs {slots:,} ends this measurement before.")
 
 
 def _of_server(
