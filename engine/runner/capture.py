@@ -152,9 +152,12 @@ class Late(Generic[_T]):
         return self._captured
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch's allocator or the driver, which instantiates graphs, had no memory."""
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether torch's allocator or the driver, which instantiates graphs, had no memory, and a capture's end failed for that."""
+    if error is None:
+        return False
+    lacks = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
+    return lacks or _is_out_of_memory(error.__context__)
 
 
 class Captures:

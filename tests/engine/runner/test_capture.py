@@ -129,6 +129,16 @@ def test_a_graph_without_memory_is_tried_once_unless_it_is_required(
         late.require()
 
 
+def test_a_capture_whose_end_fails_for_lack_of_memory_lacks_it() -> None:
+    def fail() -> int:
+        try:
+            raise torch.OutOfMemoryError
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    assert Late("a graph", fail).find() is None
+
+
 def test_other_faults_of_a_capture_are_raised() -> None:
     def fail() -> int:
         raise RuntimeError("an illegal memory access was encountered")
