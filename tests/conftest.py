@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,11 +120,18 @@ def few_layers() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage from here on, but not among what was imported: each full collection would take 0.3 s."""
+    """Look for garbage from here on, but not among what was imported: each full collection would take 0.3 s.
+
+    Whichever tests were collected, kernels that they interpret take the same time.
+    """
     gc.freeze()
     gc.enable()
     # The interpreter's end has to free everything: Triton's bindings report what it does not. Pytest collects twice before.
     atexit.register(gc.unfreeze)
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1":
+        from interpreter import hasten  # loads torch
+
+        hasten()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,11 +13,8 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("triton was imported before TRITON_INTERPRET=1 was set: tests/conftest.py has to set it")
     os.environ["TRITON_INTERPRET"] = "1"
 
-from interpreter import dot_in_order, hasten
+from interpreter import dot_in_order
 from triton.runtime import interpreter
-
-if os.environ.get("TRITON_INTERPRET") == "1":
-    hasten()
 
 
 @pytest.fixture(scope="session")
