@@ -92,7 +92,7 @@ def test_weights_are_estimated_by_their_format() -> None:
     assert abs(weight_bytes(dummy, torch.float32) / 4 - numbers) < 0.001 * numbers
 
 
-@pytest.mark.usefixtures("shared_weights")
+@pytest.mark.usefixtures("few_layers")
 def test_a_cache_that_does_not_fit_is_not_taken() -> None:
     with pytest.raises(OutOfMemoryAtStartError, match=r"a cache of 40\d{4}\.\d\d GiB \(kv_cache_memory_gib\)"):
         LLM("smollm2", device="cpu", kv_cache_memory_gib=400_000.0)
@@ -118,7 +118,7 @@ WHAT = [
 ]
 
 
-@pytest.mark.usefixtures("shared_weights")
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("index", range(len(WHAT)), ids=["weights", "draft model", "constraints", "slots"])
 def test_each_part_is_compared_with_what_is_left(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     small = HostMemory("the machine", GIB, GIB // 1000, 0)
