@@ -24,7 +24,7 @@ def write_byte_tokenizer(folder: Path, template: str | None = TEMPLATE) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", **chat}))
 
 
-def write_byte_model(folder: Path, template: str | None = TEMPLATE) -> str:
+def write_byte_model(folder: Path, template: str | None = TEMPLATE, *, positions: int = 512) -> str:
     """Write what ``load_format="dummy"`` needs for a Llama over bytes. Returns the folder's name."""
     write_byte_tokenizer(folder, template)
     config = {
@@ -35,7 +35,7 @@ def write_byte_model(folder: Path, template: str | None = TEMPLATE) -> str:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": positions,
         "rms_norm_eps": 1e-5,
         "eos_token_id": 256,
     }

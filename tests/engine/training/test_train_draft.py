@@ -45,8 +45,8 @@ def small(target: Path) -> list[object]:
         "max-num-seqs": 16,
         "kv-cache-memory-gib": 0.05,
         "answer-tokens": 24,
-        "held-out": 6,
-        "sample-tokens": 600,
+        "held-out": 2,
+        "sample-tokens": 200,
         "batch-tokens": 2048,
     }
     return [part for name, value in options.items() for part in (f"--{name}", value)]

@@ -65,13 +65,16 @@ FINITE: dict[str, tuple[list[Any], dict[str, Any]]] = {
 
 
 @functools.cache
+def compiler() -> ConstraintCompiler:
+    """One for all constraints: each starts a process of its own, which takes far longer than to compile one of these."""
+    return ConstraintCompiler(VOCABULARY)
+
+
+@functools.cache
 def compiled(schema: str, order: PropertyOrder = "schema") -> CompiledConstraint:
-    compiler = ConstraintCompiler(VOCABULARY)
-    constraint = compiler.compile(
+    return compiler().compile(
         ConstraintSpec("json_schema", schema, whitespace="compact", integers="plain", member_order=order)
     )
-    compiler.close()
-    return constraint
 
 
 @functools.cache
@@ -315,9 +318,7 @@ def test_spellings_and_white_space_do_not_make_a_search_longer(monkeypatch: pyte
     monkeypatch.setattr("draftline.structured.unique.matcher.MAX_WORK", 8_000)
     pair = {"type": "array", "items": {"enum": [0, 1]}, "minItems": 2, "maxItems": 2}
     schema = json.dumps(unique({"type": "array", "items": pair, "minItems": 2, "maxItems": 2}))
-    compiler = ConstraintCompiler(VOCABULARY)
-    matcher = compiler.compile(ConstraintSpec("json_schema", schema, integers="standard")).begin().matcher
-    compiler.close()
+    matcher = compiler().compile(ConstraintSpec("json_schema", schema, integers="standard")).begin().matcher
     items = [[[a, b], [c, d]] for a, b, c, d in itertools.product((0, 1), repeat=4)]
     for token in VOCABULARY.encode(json.dumps(items, indent=2)):
         assert matcher.advance(token)

@@ -1,4 +1,4 @@
-"""Tools over HTTP, with OpenAI's client and the embedded model, and over gRPC with the client: calls always match."""
+"""Tools over HTTP with OpenAI's client, and over gRPC with the client, of a tiny random model: calls always match."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema_rs
 import openai
 import pytest
-from loaded_once import loaded_once
+from byte_tokenizer import write_byte_model
 from served_on_a_thread import served_on_a_thread
 
 from draftline import Client, SamplingParams
@@ -31,11 +31,11 @@ MESSAGES: Any = [{"role": "user", "content": "What is the weather in Paris, in c
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server of the embedded model, on a thread of its own."""
-    with loaded_once(layers=4):
-        engine = start_engine(EngineConfig(device="cpu", max_num_seqs=8, max_model_len=2048, draft_length="fixed"))
-    with served_on_a_thread(engine) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of a random model over bytes, on a thread of its own."""
+    model = write_byte_model(tmp_path_factory.mktemp("model"), positions=2048)
+    engine = start_engine(EngineConfig(model=model, load_format="dummy", device="cpu", max_num_seqs=8))
+    with served_on_a_thread(engine, served_model_name=("bytes",)) as server:
         yield server
 
 
@@ -46,8 +46,8 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 
 def ask(client: openai.OpenAI, messages: Any = MESSAGES, **options: Any) -> Any:
-    options = {"tools": [TOOL, OTHER], "max_completion_tokens": 120, "temperature": 0, **options}
-    return client.chat.completions.create(model="smollm2", messages=messages, **options)
+    options = {"tools": [TOOL, OTHER], "max_completion_tokens": 200, "temperature": 0, **options}
+    return client.chat.completions.create(model="bytes", messages=messages, **options)
 
 
 def check(call: Any) -> None:
@@ -154,7 +154,7 @@ def test_errors_name_the_place(client: openai.OpenAI, options: Any, param: str, 
 
 def test_responses_call_tools_too(client: openai.OpenAI) -> None:
     tool: Any = {"type": "function", **TOOL["function"]}
-    asked: Any = {"model": "smollm2", "tools": [tool], "temperature": 0, "max_output_tokens": 120}
+    asked: Any = {"model": "bytes", "tools": [tool], "temperature": 0, "max_output_tokens": 200}
     first: Any = {**asked, "input": MESSAGES, "tool_choice": "required", "parallel_tool_calls": False}
     answer = client.responses.create(**first)
     [call] = answer.output
@@ -180,7 +180,7 @@ def test_responses_call_tools_too(client: openai.OpenAI) -> None:
 
 def test_the_grpc_client_gets_the_same_call(server: Server, client: openai.OpenAI) -> None:
     [want] = ask(client, tool_choice="required", parallel_tool_calls=False).choices[0].message.tool_calls
-    sampling = SamplingParams(temperature=0, max_tokens=120)
+    sampling = SamplingParams(temperature=0, max_tokens=200)
     with Client(server.address) as grpc:
         [answer] = grpc.chat(MESSAGES, sampling, tools=[TOOL, OTHER], tool_choice="required", parallel_tool_calls=False)
     [output] = answer.outputs
