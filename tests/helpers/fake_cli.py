@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 import time
 import types
-
-from fake_engine import FakeEngine
+from typing import TYPE_CHECKING
 
 from draftline.engine import cli
-from draftline.engine.config import EngineConfig
+
+if TYPE_CHECKING:
+    from fake_engine import FakeEngine
+
+    from draftline.engine.config import EngineConfig
 
 
 def start_engine(config: EngineConfig, **_: object) -> FakeEngine:
+    from fake_engine import FakeEngine  # takes longer than commands without an engine
+
     if config.model.endswith("slow.gguf"):
         time.sleep(600)
     return FakeEngine(step_s=0.01)

@@ -1,4 +1,4 @@
-"""Paged attention against one query at a time, and against itself in other batches."""
+"""Paged attention against dense attention with a mask, and against itself in other batches."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from draftline.kernels.reference.ops import ReferenceOps
 
 
 def naive_attention(
-    q: Tensor, k: Tensor, v: Tensor, position: int, scale: float, window: int | None, soft_cap: float
+    q: Tensor, k: Tensor, v: Tensor, positions: Tensor, scale: float, window: int | None, soft_cap: float
 ) -> Tensor:
-    """One query token's attention, in double precision: [H, D], keys and values [S, G, D] -> [H * D]."""
-    first = 0 if window is None else max(0, position - window + 1)
-    group = q.shape[0] // k.shape[1]
-    k, v = (x[first : position + 1].double().repeat_interleave(group, dim=1) for x in (k, v))
-    scores = torch.einsum("hd,shd->hs", q.double(), k).mul(scale)
+    """Attention in double precision: queries [T, H, D] at these positions, keys and values [S, G, D] -> [T, H * D]."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, dim=1) for x in (k, v))
+    scores = torch.einsum("thd,shd->hts", q.double(), k).mul(scale)
     if soft_cap:
         scores = soft_cap * torch.tanh(scores / soft_cap)
-    return torch.einsum("hs,shd->hd", scores.softmax(dim=1), v).flatten()
+    behind = positions[:, None] - torch.arange(len(k))
+    seen = (behind >= 0) & (behind < (len(k) if window is None else window))
+    return torch.einsum("hts,shd->thd", scores.where(seen, -torch.inf).softmax(dim=2), v).flatten(1)
 
 
 @dataclass
@@ -104,8 +105,8 @@ class Sequences:
         return list(result.split(lengths))
 
     def expected(self, sequence: int, start: int, end: int, window: int | None = None, soft_cap: float = 0.0) -> Tensor:
-        q, k, v = self.q[sequence], self.k[sequence], self.v[sequence]
-        return torch.stack([naive_attention(q[p], k, v, p, 0.2, window, soft_cap) for p in range(start, end)])
+        q, k, v = self.q[sequence][start:end], self.k[sequence], self.v[sequence]
+        return naive_attention(q, k, v, torch.arange(start, end), 0.2, window, soft_cap)
 
 
 def close(actual: Tensor, expected: Tensor) -> None:
