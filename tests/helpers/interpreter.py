@@ -62,6 +62,7 @@ def hasten() -> None:
     tl.core.block_type.__init__ = _init_block_type
     tl.core.block_type.with_element_ty = _with_element_type
     tl.core.tensor.__init__ = _init_tensor
+    TritonSemantic.expand_dims = _expand_dims
     TritonSemantic.broadcast_impl_value = _broadcast
     TritonSemantic.binary_op_type_checking_impl = _check_operands
     # Without its option of debugging, the interpreter computes which sums overflow and asserts nothing.
@@ -110,11 +111,16 @@ def _with_semantic(member: Any) -> Any:
     if getattr(member, "__code__", None) is _BUILTIN:  # it would only see whether there is a semantic
         member = member.__wrapped__
 
+    def operator(self: tl.tensor, other: Any) -> Any:
+        return member(self, other, _semantic=semantic)
+
     def call(*args: Any, **kwargs: Any) -> Any:
         kwargs["_semantic"] = semantic
         return member(*args, **kwargs)
 
-    return call
+    code = getattr(member, "__code__", None)
+    named = code.co_varnames[: code.co_argcount] if code else ()
+    return operator if named == ("self", "other", "_semantic") else call
 
 
 # Types ----------------------------------------------------------------------------------------------------------------
@@ -185,10 +191,12 @@ def _unwrap(value: Any) -> Any:
 
 # Operands -------------------------------------------------------------------------------------------------------------
 
+_original_expand_dims = TritonSemantic.expand_dims
 _original_broadcast = TritonSemantic.broadcast_impl_value
 _original_check_operands = TritonSemantic.binary_op_type_checking_impl
 _original_binary_op = interpreter.InterpreterBuilder.binary_op
 _original_init_handle = TensorHandle.__init__
+_expanded: dict[tuple[str, int], tl.dtype] = {}
 _broadcasts: dict[tuple[int, int], tuple[tuple[int, ...] | None, tuple[int, ...] | None]] = {}
 _conversions: dict[tuple[Any, ...], tuple[tl.dtype | None, tl.dtype | None]] = {}
 _constants: dict[tuple[Any, ...], tl.tensor] = {}
@@ -214,6 +222,20 @@ def _binary_op(self: interpreter.InterpreterBuilder, left: TensorHandle, right: 
         if (output.dtype, dtype.name) in _fit:
             return TensorHandle(output, dtype)
     return _original_binary_op(self, left, right, op)
+
+
+def _expand_dims(self: TritonSemantic, tensor: tl.tensor, axis: int) -> tl.tensor:
+    if not tensor.shape:
+        return _original_expand_dims(self, tensor, axis)
+    key = tensor.type.name, axis
+    known = _expanded.get(key)
+    if known is None:
+        expanded = _original_expand_dims(self, tensor, axis)
+        _expanded[key] = expanded.type
+        return expanded
+    handle = tensor.handle
+    data = handle.data[(*[slice(None)] * axis, None)]
+    return tl.tensor(TensorHandle(data, handle.dtype.scalar), known)
 
 
 def _broadcast(self: TritonSemantic, left: tl.tensor, right: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
