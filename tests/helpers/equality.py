@@ -48,7 +48,7 @@ def samplings(count: int, seed: int = 0) -> list[SamplingParams]:
         SamplingParams(
             **kinds[i % len(kinds)],
             seed=draw.randrange(2**64),
-            max_tokens=draw.randint(5 if "min_tokens" in kinds[i % len(kinds)] else 1, 30),
+            max_tokens=draw.randint(5 if "min_tokens" in kinds[i % len(kinds)] else 1, 20),
         )  # type: ignore[arg-type]
         for i in range(count)
     ]

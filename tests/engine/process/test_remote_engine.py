@@ -197,15 +197,6 @@ def test_a_model_that_cannot_be_loaded_is_reported(config: EngineConfig) -> None
     assert replica.process.poll() is not None
 
 
-def test_the_process_ends_with_the_server_s(config: EngineConfig) -> None:
-    engine = RemoteEngine(config, start_replicas(config))
-    with socket.socket(fileno=os.dup(engine.replicas[0].connection.fileno())) as line:
-        line.shutdown(socket.SHUT_RDWR)
-    assert isinstance(engine.stopped.result(PATIENCE_S), EngineStoppedError)
-    assert engine.replicas[0].process.wait(PATIENCE_S) == 0
-    engine.close()
-
-
 def test_a_server_drains_and_takes_its_engine_along(config: EngineConfig) -> None:
     """As supervisors do it: the signal goes to both processes."""
     command = (sys.executable, "-m", "draftline", "serve", "--engine-process", "--port", "0", "--model", config.model)

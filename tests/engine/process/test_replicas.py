@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -100,7 +102,7 @@ def test_metrics_are_those_of_each(engine: RemoteEngine) -> None:
     assert ("draftline_steps_total", None) not in samples
 
 
-def test_the_others_go_on_where_one_dies(config: EngineConfig) -> None:
+def test_the_others_go_on_where_one_dies_and_the_last_ends_with_its_connection(config: EngineConfig) -> None:
     engine = RemoteEngine(config, start_replicas(config, 2))
     inbox = Inbox(engine)
     inbox.submit("one", [5, 3], ENDLESS)
@@ -128,8 +130,12 @@ def test_the_others_go_on_where_one_dies(config: EngineConfig) -> None:
         inbox.submit("later", [5, 9], SamplingParams(max_tokens=4))
         assert len(inbox.tokens(1)["later"]) <= 4
     assert engine.stats_by_replica()[lost].total_blocks == 0
-    engine.replicas[1 - lost].process.send_signal(signal.SIGKILL)
+    # The last one ends in order where its connection does, as it does with the server's process.
+    last = engine.replicas[1 - lost]
+    with socket.socket(fileno=os.dup(last.connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
     assert isinstance(engine.stopped.result(PATIENCE_S), EngineStoppedError)
+    assert last.process.wait(PATIENCE_S) == 0
     with pytest.raises(EngineStoppedError):
         inbox.submit("last", [5], ENDLESS)
     engine.close()

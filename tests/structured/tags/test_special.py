@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from covering import covering
+from examples import examples
 from small_vocabulary import allowed, vocabulary
 from tag_reference import readings
 
@@ -116,7 +117,7 @@ def test_walks(
     form = language(spec).form
     assert form is not None
     total = 0
-    for number in range(12):
+    for number in range(examples(24)):
         draw = random.Random(number)
         took = 0
         matchers = [one.begin().matcher for one in (whole, grammar, host)]
