@@ -285,24 +285,21 @@ def _check_operands(self: TritonSemantic, left: Any, right: Any, *options: Any, 
             right = self.cast(right, known[1])
         return _broadcast(self, left, right)
     if kinds[0] is tl.tensor and kinds[1] in _NUMBERS:
-        key = left.dtype.name, id(left.shape), repr(right), rules
-        constant = _constants.get(key)
-        if constant is not None:
-            return left, constant
+        tensor, number = left, right
+    elif kinds[1] is tl.tensor and kinds[0] in _NUMBERS:
+        number, tensor = left, right
+    else:
+        return _original_check_operands(self, left, right, *options, **named)
+    # A number is the same constant beside all tensors of one type, unless they are converted for it.
+    first = tensor is left
+    key = tensor.dtype.name, id(tensor.shape), repr(number), first, rules
+    constant = _constants.get(key)
+    if constant is None:
         both = _original_check_operands(self, left, right, *options, **named)
-        if both[0] is left:
-            _constants[key] = _unchanging(both[1])
+        if both[not first] is tensor:
+            _constants[key] = _unchanging(both[first])
         return both
-    if kinds[1] is tl.tensor and kinds[0] in _NUMBERS:
-        key = repr(left), right.dtype.name, id(right.shape), rules
-        constant = _constants.get(key)
-        if constant is not None:
-            return constant, right
-        both = _original_check_operands(self, left, right, *options, **named)
-        if both[1] is right:
-            _constants[key] = _unchanging(both[0])
-        return both
-    return _original_check_operands(self, left, right, *options, **named)
+    return (tensor, constant) if first else (constant, tensor)
 
 
 _TWO_TENSORS = tl.tensor, tl.tensor
