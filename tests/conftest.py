@@ -11,6 +11,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uninterpreted import Uninterpreted
 
 # Read once, when torch loads its OpenMP runtime, which is after this file. Tests run in several processes; a runtime
 # that spins while it waits, or takes every core, makes each of them many times slower.
@@ -99,6 +103,15 @@ def _shared_memory(request: pytest.FixtureRequest) -> Iterator[None]:
             staticmethod(lambda device: replace(real(device), shared_bytes=min(real(device).shared_bytes, kib << 10))),
         )
         yield
+
+
+@pytest.fixture(scope="session")
+def uninterpreted() -> Iterator[Uninterpreted]:
+    """The process that compiles for all tests: it takes longer to import torch and Triton than to compile."""
+    from uninterpreted import Uninterpreted
+
+    with Uninterpreted() as process:
+        yield process
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from uninterpreted import run
+from uninterpreted import Uninterpreted
 
-NEXT = "--- the next engine ---"
 pytestmark = pytest.mark.long
 
+_SCRIPT = """
+import contextlib, io
+from launch_variants import main
 
-# Shape, most rows, most drafts a row and longest context of engines, which one process looks at: it has to load torch.
+found = []
+for engine in engines:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        main(*map(str, engine))
+    found.append(printed.getvalue())
+"""
+
+
+# Shape, most rows, most drafts a row and longest context of engines.
 @pytest.mark.parametrize(
     "engines",
     [
@@ -34,13 +44,10 @@ pytestmark = pytest.mark.long
     ],
     ids=["common", "others"],
 )
-def test_a_start_compiles_what_steps_by_operation_launch(engines: list[tuple[str, int, int, int]]) -> None:
-    lines = [f"main({', '.join(repr(str(part)) for part in engine)}); print({NEXT!r})" for engine in engines]
-    done = run("-c", "\n".join(("from launch_variants import main", *lines)))
-    assert done.returncode == 0, done.stderr
-    *found, _ = done.stdout.split(f"{NEXT}\n")
-    assert len(found) == len(engines)
-    for text in found:
+def test_a_start_compiles_what_steps_by_operation_launch(
+    engines: list[tuple[str, int, int, int]], uninterpreted: Uninterpreted
+) -> None:
+    for text in uninterpreted.find(_SCRIPT, engines=engines):
         launched, *unforeseen = text.splitlines()
         assert int(launched) >= 10
         assert not unforeseen

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from uninterpreted import run
+from uninterpreted import Uninterpreted, run
 
 pytestmark = pytest.mark.long
 
-# One process for all of it, since most of its time is importing torch and collecting the launches.
 _SCRIPT = """
-import json
 from draftline.kernels.triton.compile import aot
 from draftline.kernels.triton.compile.aot import collect, main, representatives
 from draftline.kernels.triton.compile.aot_cases import CASES, OPS
@@ -22,23 +19,22 @@ aot.CASES = {name: case for name, case in CASES.items() if name.startswith("gemm
 lines = []
 status = main(["--all", "--target", "80", "90", "--jobs", "1", "--kernel", "soft_cap"], lines.append)
 launches = collect(CASES, OPS[90])
-print(json.dumps({
+found = {
     "status": status,
     "lines": lines,
     "of nothing": main(["--jobs", "1", "--kernel", "no such kernel"]),
     "launched": [[launch.kernel, launch.constants] for launch in launches],
     "chosen": [[launch.kernel, launch.constants] for launch in representatives(launches)],
     "other kernels": sorted({launch.kernel for launch in collect(CASES, OPS[80])} - {launch.kernel for launch in launches}),
-}, default=str))
+}
+aot.CASES = CASES
 """
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    done = run("-c", _SCRIPT)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+def found(uninterpreted: Uninterpreted) -> dict[str, Any]:
+    found: dict[str, Any] = uninterpreted.find(_SCRIPT)
+    return found
 
 
 def test_kernels_compile_for_both_targets(found: dict[str, Any]) -> None:

@@ -7,13 +7,12 @@ would pass every test of its error. Representative launches are compiled for com
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from uninterpreted import run
+from uninterpreted import Uninterpreted
 
 pytestmark = pytest.mark.long
 
@@ -51,10 +50,7 @@ ATTENTION = {
     "beside a chunk, int8": ("qwen3-0.6b-int8-cache-mixed", "decode_attention_kernel", {"NEW": 0}, 0),
 }
 
-# One process for all of it.
 _SCRIPT = """
-import json
-import sys
 from compiled_text import text_of
 from draftline.kernels.triton.compile.aot import collect
 from draftline.kernels.triton.compile.aot_cases import CASES, OPS
@@ -71,11 +67,11 @@ def one_tile():
         if launch.kernel == "_gemm_m16_kernel":
             yield text_of(launch, "ttir")
 
-print(json.dumps({
+found = {
     "one_tile": list(one_tile()),
     "launched": [[launch.kernel, dict(launch.options)] for ops in OPS.values() for launch in collect(CASES, ops)],
-    "code": {name: code(*chosen) for name, chosen in json.load(sys.stdin).items()},
-}))
+    "code": {name: code(*parts) for name, parts in chosen.items()},
+}
 """
 
 
@@ -89,10 +85,8 @@ class Found:
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
-    done = run("-c", _SCRIPT, stdin=json.dumps({**PRODUCTS, **IN_PARTS, **ATTENTION}))
-    assert done.returncode == 0, done.stderr
-    return Found(**json.loads(done.stdout.splitlines()[-1]))
+def found(uninterpreted: Uninterpreted) -> Found:
+    return Found(**uninterpreted.find(_SCRIPT, chosen={**PRODUCTS, **IN_PARTS, **ATTENTION}))
 
 
 @dataclass(frozen=True)

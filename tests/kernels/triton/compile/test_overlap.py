@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from uninterpreted import run
+from uninterpreted import Uninterpreted
 
 pytestmark = pytest.mark.long
 
 _SCRIPT = """
-import json
 from compiled_text import text_of
 from draftline.kernels.triton.compile.aot import collect
 from draftline.kernels.triton.compile.aot_cases import CASES, OPS
@@ -26,15 +23,13 @@ for launch in collect({"pair": CASES["llama-8b-pair"]}, OPS[90]):
 for case in "smollm2-135m-one", "qwen3-0.6b-one", "llama-8b-one":
     for launch in collect({case: CASES[case]}, OPS[90]):
         chosen.setdefault(f"{case} {launch.kernel}", launch)
-print(json.dumps({kernel: text_of(launch, "ptx") for kernel, launch in chosen.items()}))
+found = {kernel: text_of(launch, "ptx") for kernel, launch in chosen.items()}
 """
 
 
 @pytest.fixture(scope="module")
-def code() -> dict[str, str]:
-    done = run("-c", _SCRIPT)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+def code(uninterpreted: Uninterpreted) -> dict[str, str]:
+    found: dict[str, str] = uninterpreted.find(_SCRIPT)
     return found
 
 
