@@ -5,19 +5,14 @@ from __future__ import annotations
 import sys
 import time
 import types
-from typing import TYPE_CHECKING
+
+from fake_engine import FakeEngine
 
 from draftline.engine import cli
-
-if TYPE_CHECKING:
-    from fake_engine import FakeEngine
-
-    from draftline.engine.config import EngineConfig
+from draftline.engine.config import EngineConfig
 
 
 def start_engine(config: EngineConfig, **_: object) -> FakeEngine:
-    from fake_engine import FakeEngine  # takes longer than commands without an engine
-
     if config.model.endswith("slow.gguf"):
         time.sleep(600)
     return FakeEngine(step_s=0.01)
