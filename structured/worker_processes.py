@@ -236,13 +236,18 @@ def _end_at_exit(parent: int, idle: MutableSequence[WorkerProcess], busy: Abstra
 
 
 def _end(idle: MutableSequence[WorkerProcess], busy: AbstractSet[WorkerProcess]) -> None:
-    """End these workers; jobs of busy ones fail."""
-    processes = [*idle, *busy]
+    """End these workers; jobs of busy ones fail.
+
+    The pipes of a busy one are its job's: a thread that reads one while it is closed gets whatever error its reader has.
+    """
+    unused, used = [*idle], [*busy]
     idle.clear()
-    for process in processes:
+    for process in (*unused, *used):
         process.kill()
-    for process in processes:
+    for process in unused:
         _discard(process)
+    for process in used:
+        process.wait()
 
 
 def _discard(process: WorkerProcess) -> None:

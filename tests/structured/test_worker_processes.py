@@ -54,3 +54,18 @@ def test_a_worker_answers_and_is_used_again() -> None:
     workers.give_back(again)
     assert workers.answers(2) == ([("setup", 2)], None)
     workers.close()
+
+
+def test_the_pipes_of_a_job_in_flight_are_closed_when_it_ends() -> None:
+    """Where workers are closed meanwhile, its thread reads the pipe's end; it would fail in many ways if it read a closed one."""
+    workers = WorkerProcesses("echo_worker", "setup")
+    process, _ = workers.take()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    workers.close()
+    assert process.returncode == -signal.SIGKILL
+    assert not process.stdin.closed
+    assert process.stdout.read() == b""
+    workers.give_back(process)
+    assert process.stdin.closed
+    assert process.stdout.closed
