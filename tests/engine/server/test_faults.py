@@ -78,7 +78,7 @@ async def test_a_fault_in_a_step_fails_its_requests_and_the_engine_goes_on(
         def results():  # type: ignore[no-untyped-def]
             raise fault
 
-        return types.SimpleNamespace(results=results, watch=None)
+        return types.SimpleNamespace(results=results, watch=None, capture_s=0.0)
 
     monkeypatch.setattr(Runner, "launch", faulty)
     await server.serve(stepped)

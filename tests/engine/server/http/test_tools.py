@@ -82,7 +82,7 @@ def test_allowed_tools_alone_are_called(client: openai.OpenAI) -> None:
     functions: Any = [{"type": "function", **tool["function"]} for tool in (TOOL, OTHER)]
     choice = {"type": "allowed_tools", "mode": "required", "tools": functions[1:]}
     response = client.responses.create(
-        model="smollm2", input=MESSAGES, tools=functions, tool_choice=choice, temperature=0, parallel_tool_calls=False
+        model="bytes", input=MESSAGES, tools=functions, tool_choice=choice, temperature=0, parallel_tool_calls=False
     )
     [call] = response.output
     assert (call.type, call.name) == ("function_call", "now")
