@@ -134,7 +134,7 @@ def _build(
         cache_dtype=target.cache_dtype,
         ranks=config.tensor_parallel_size,
     )
-    facts = (fingerprint.facts, repr(target.shape))
+    facts = (fingerprint.facts, repr(target.shape), *loaded.drafting.facts)
 
     # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with it.
     largest = target.largest_batch()
@@ -143,9 +143,11 @@ def _build(
         from draftline.engine.runner.warmup import load_kernels, rehearse
         from draftline.kernels.triton.compile.marks import CacheMark
 
-        compiled = CacheMark(engine_digest(config, facts + loaded.drafting.facts))
+        # Most graphs are captured once requests come, which must not wait for a compiler. Several ranks capture all of them now.
+        compiled = CacheMark(engine_digest(config, facts))
+        every = loaded.group is None and not compiled.is_set()
         with explained():
-            rehearse(loaded.allocate(1, target.max_len), ahead, largest, compiled)
+            rehearse(loaded.allocate(1, target.max_len), ahead, largest, every=every)
 
     # This is done while other processes compile.
     language = _Language.of(loaded.tokenizer(), target.shape, config.constraint_cache)
@@ -153,7 +155,8 @@ def _build(
     prepare(language.compiler)
     if ahead is not None:
         with explained():
-            later = load_kernels(target.ops, ahead, device, compiled)
+            later = load_kernels(target.ops, ahead, device)
+        compiled.set()
         if loaded.group is not None:
             loaded.group.barrier()  # ranks with a part of the same size find their kernels now
 

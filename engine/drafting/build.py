@@ -131,7 +131,7 @@ class DrafterBuilder:
             shapes: the step shapes that have graphs.
             generation: how often a cache block has been allocated.
             step_tokens: the most tokens that one step computes.
-            facts: what the duration of the target's steps depends on.
+            facts: what the duration of steps depends on besides the engine's options, `facts` among it.
         """
         if not self.max_draft_tokens:
             return DraftPolicy()
@@ -179,7 +179,7 @@ class DrafterBuilder:
             positions = self._draft.needs(self.max_draft_tokens).max_positions
         known = measured_context(table, self.max_draft_tokens, positions)
         caught_up = () if self._draft is None else caught_up_tokens(known)
-        costs = CostCache(self._config, facts + self.facts).get_or_measure(
+        costs = CostCache(self._config, facts).get_or_measure(
             [*product(rows, draft_lens), *[(0, tokens) for tokens in caught_up]],
             lambda: {
                 **measure_costs(runner, table, known, rows, draft_lens, _COST_ROUNDS),

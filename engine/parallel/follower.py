@@ -23,7 +23,6 @@ from torch import Tensor
 
 from draftline.engine.drafting.loaded import load_draft
 from draftline.engine.errors import DeviceLostError
-from draftline.engine.fingerprint import engine_digest
 from draftline.engine.parallel.group import RankGroup, meet
 from draftline.engine.parallel.messages import Alive, Broken, FromRank, Ready, StartRank
 from draftline.engine.parallel.plan_codec import PlanDecoder
@@ -182,9 +181,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
     if device.type == "cuda" and config.uses_graphs:
         from draftline.engine.runner.warmup import load_kernels, rehearse
         from draftline.kernels.triton.compile.ahead import CompileAhead
-        from draftline.kernels.triton.compile.marks import CacheMark
 
-        compiled = CacheMark(engine_digest(config, (repr(checkpoint.config), f"rank {start.rank}")))
         with (
             closing(CompileAhead(device)) as ahead,
             memory_explained(device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs."),
@@ -192,8 +189,8 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
             if shard.is_sized_as_first:
                 group.barrier()  # rank 0 compiles for this one, too
                 ahead.missing = False
-            rehearse(allocate(1, target.max_len), ahead, largest, compiled)
-            load_kernels(ops, ahead, device, compiled)
+            rehearse(allocate(1, target.max_len), ahead, largest, every=False)
+            load_kernels(ops, ahead, device)
             if not shard.is_sized_as_first:
                 group.barrier()
     sizes = agree_on_blocks(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
@@ -19,9 +18,11 @@ def keep_compiled_modules() -> None:
     """
     if sys.pycache_prefix is not None or _are_kept("torch"):
         return
-    folder = user_cache_folder("modules")
-    with suppress(OSError):
+    try:
+        folder = user_cache_folder("modules")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (OSError, RuntimeError):  # nothing can be written there, or the user has no home
+        return
     if not os.access(folder, os.W_OK):
         return
     sys.pycache_prefix, sys.dont_write_bytecode = str(folder), False

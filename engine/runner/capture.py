@@ -71,7 +71,7 @@ class GraphRecorder(Recorder):
         Args:
             device: a CUDA device.
             settle: settles which kernels run what was captured (`Ops.settle`). True if others do now.
-            taken: counts the time of captures; None if nobody asks.
+            taken: counts the time of captures, with that of other recorders; None for a counter of its own.
         """
         self._device = device
         self._settle = settle

@@ -25,27 +25,26 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SamplingFeatures
 from draftline.kernels.triton.compile.ahead import CompileAhead
 from draftline.kernels.triton.compile.later import CompileLater
-from draftline.kernels.triton.compile.marks import CacheMark
 from draftline.models.brief import BriefModel
 
 logger = logging.getLogger(__name__)
 
 
-def rehearse(parts: ExecutorParts, ahead: CompileAhead, largest: Batch, compiled: CacheMark) -> None:
-    """Find out whether this machine lacks kernels of the largest step, or of any graph of an engine that it never had.
+def rehearse(parts: ExecutorParts, ahead: CompileAhead, largest: Batch, *, every: bool) -> None:
+    """Find out whether this machine lacks kernels. If so, other processes compile those of all graphs from now on.
 
-    If so, other processes compile those of all graphs from now on. Nothing is computed: the cache may be smaller than the step.
+    Nothing is computed: the cache may be smaller than the step.
 
     Args:
         parts: what the engine's steps run on.
         ahead: compiles kernels.
-        largest: the largest step.
-        compiled: whether an engine like this one has had all of its kernels compiled here.
+        largest: the largest step. If the machine has its kernels, it probably has those of the graphs.
+        every: whether that is not enough, and the graphs are rehearsed too.
     """
     brief = replace(parts, model=BriefModel(parts.model))
     with ahead.rehearsal():
         parts.forward(largest)
-        if ahead.missing or not compiled.is_set():
+        if ahead.missing or every:
             launch_graphs(brief, Rehearsal())
         if ahead.missing:
             parts.ops.launch_alternatives()
@@ -55,7 +54,7 @@ def rehearse(parts: ExecutorParts, ahead: CompileAhead, largest: Batch, compiled
                 launch_short_chunks(brief)
 
 
-def load_kernels(ops: Ops, ahead: CompileAhead, device: torch.device, compiled: CacheMark) -> CompileLater:
+def load_kernels(ops: Ops, ahead: CompileAhead, device: torch.device) -> CompileLater:
     """Wait for the kernels of a rehearsal, and load them.
 
     Returns:
@@ -66,7 +65,6 @@ def load_kernels(ops: Ops, ahead: CompileAhead, device: torch.device, compiled: 
     ops.settle()
     if ahead.missing:
         logger.info("waited %.1f s for kernels to be compiled", time.monotonic() - started)
-    compiled.set()
     return CompileLater(device, ahead.postponed)
 
 

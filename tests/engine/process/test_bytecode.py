@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from draftline.engine.process import bytecode
+
 PROGRAM = """
 import sys
 from draftline.engine.process.bytecode import keep_compiled_modules
@@ -50,6 +54,18 @@ def test_they_stay_where_the_installer_has_written_them(tmp_path: Path) -> None:
 def test_a_folder_that_the_user_has_chosen_is_used(tmp_path: Path) -> None:
     chosen = run(tmp_path, PYTHONPYCACHEPREFIX=str(tmp_path / "chosen"))
     assert chosen == ["chosen: __init__", "chosen: child"]
+
+
+def test_a_user_without_a_home_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(bytecode, "_are_kept", lambda package: False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    bytecode.keep_compiled_modules()
+    assert sys.pycache_prefix is None
 
 
 def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
