@@ -28,9 +28,6 @@ _LEAST_FIRST = 64
 """Rows of the first factor of the matrix units' instruction (compute capability 9.0). For fewer tokens, the weight comes
 first: then a program copies no rows of padding. Gates and ups are the second factor: the first would go through registers."""
 
-_TILES_TOGETHER = 8
-"""Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
-
 # Where launches overlap, elements of each weight row to prefetch before the wait for the previous kernel.
 _AHEAD = tl.constexpr(256)
 
@@ -222,7 +219,7 @@ def gemm(
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,
         "PART": part,
-        "TILES_TOGETHER": _TILES_TOGETHER,
+        "TILES_TOGETHER": config.tiles_together,
         "BIAS": bias is not None,
         "SWIGLU": swiglu,
         "ADD": residual is not None,
