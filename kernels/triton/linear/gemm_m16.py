@@ -216,11 +216,11 @@ def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
         # 32 rows of so few channels fit the registers of a program.
         block_k = 512 if k >= 512 else 128
         return GemmM16Config(32 if k <= 768 else 64, block_k, early=k // block_k, num_stages=1)
-    if rows > 4096 or (rows > 2048 and k <= 4096):
+    if rows > 4096 or (rows > 2048 and k <= 2048):
         return GemmM16Config(64, 128, early=4 if k <= 2048 else 2, num_stages=5, ahead=256 if rows > 4096 else 512)
     # Few weight rows: narrow tiles, so that there are programs enough.
     if rows > 2048:
-        return GemmM16Config(32, 512, early=1, num_stages=4, ahead=512)
+        return GemmM16Config(32, 512 if k <= 4096 else 256, early=0, num_stages=4 if k <= 4096 else 6, ahead=256)
     if rows > 1024:
         return GemmM16Config(32, 512, early=1, num_stages=4, ahead=1024)
     if k > 2048:
