@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 
-def positive_int(text: str) -> int:
-    """A whole number of at least 1.
+def whole_number(text: str, least: int = 0) -> int:
+    """A whole number of at least ``least``.
 
     Raises:
         ValueError: the text is none.
@@ -12,10 +12,19 @@ def positive_int(text: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"{text.strip()!r} is no whole number of at least 1")
+        number = least - 1
+    if number < least:
+        raise ValueError(f"{text.strip()!r} is no whole number of at least {least}")
     return number
+
+
+def positive_int(text: str) -> int:
+    """A whole number of at least 1.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    return whole_number(text, 1)
 
 
 def positive_ints(text: str) -> list[int]:

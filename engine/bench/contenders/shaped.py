@@ -19,13 +19,13 @@ def shaped(config: EngineConfig, shape: str | None) -> Iterator[EngineConfig]:
     """The configuration with a folder of the shape as its model, which lasts as long as the context.
 
     Raises:
-        UsageError: there is no such shape, or a model is given as well.
+        UsageError: there is no such shape, or a model or the format of its weights is given as well.
     """
     if shape is None:
         yield config
         return
-    if "model" in config.model_fields_set:
-        raise UsageError("--model and --shape: set one of them")
+    if refused := [name for name in ("model", "load_format") if name in config.model_fields_set]:
+        raise UsageError(f"--{refused[0].replace('_', '-')} and --shape: set one of them")
     from draftline.engine.bench.contenders.engines import BenchmarkModel  # imports torch, which takes seconds
 
     try:

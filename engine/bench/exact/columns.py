@@ -10,6 +10,9 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.stats import EngineStats
 
+OWN_OPTIONS = ("drafter", "draft_length", "draft_tokens")
+"""Options of the engine that each column sets by itself."""
+
 SMALL_CHUNK = 48
 """Tokens of a step whose prompts are to be computed in many pieces."""
 

@@ -90,7 +90,16 @@ class LoadConfig(Options):
                 raise ValueError("output_len: one number, for a dataset")
         if self.arrivals == "closed" and self.rate is not None:
             raise ValueError("rate: a closed loop has none")
+        if self._turns == 1:
+            for name in ("tool_len", "think"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name}: needs two turns or more")
         return self
+
+    @property
+    def _turns(self) -> int | None:
+        """The most turns of a conversation; None where the dataset says it."""
+        return self.turns if self.dataset is not None else self.resolved().turns
 
     @property
     def ignores_eos(self) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +11,7 @@ import uvloop
 from draftline.engine.bench.ablation.run import Ablation
 from draftline.engine.bench.ablation.tables import ablation_table
 from draftline.engine.bench.ablation.variants import NAMES, Variant, variants
+from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.plots.ablation import plot_ablation
@@ -20,7 +19,6 @@ from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.bench.load import console, progress_bar
 from draftline.engine.cli.bench.output import OutputFile, PlotFile
-from draftline.engine.cli.bench.shape import engine_of_shape
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
@@ -34,12 +32,7 @@ def ablate(
     only: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help=f"measure these, of {', '.join(NAMES)}; all where unset")
     ] = None,
-    shape: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="random weights in this shape, as qwen3-0.6b, or a config.json's; not --model"
-        ),
-    ] = None,
+    shape: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=SHAPE_HELP)] = None,
     output: OutputFile = None,
     plot: PlotFile = None,
     *,
@@ -62,12 +55,11 @@ def ablate(
         raise UsageError("--arrivals and --rate: in an ablation, all conversations are there at once")
     if plot is not None:
         check_plot(plot)
-    with tempfile.TemporaryDirectory() as folder:
-        engine = engine if shape is None else engine_of_shape(shape, engine, Path(folder))
-        find_models(engine)
-        chosen, left_out = variants(engine, runs_on_gpu(engine.device), only)
-        with result_lines(output, conditions(_device(engine))) as lines:
-            uvloop.run(_run(Ablation(engine, load), chosen, {"model": shape or engine.model}, lines))
+    with shaped(engine, shape) as made:
+        find_models(made)
+        chosen, left_out = variants(made, runs_on_gpu(made.device), only)
+        with result_lines(output, conditions(_device(made))) as lines:
+            uvloop.run(_run(Ablation(made, load), chosen, {"model": shape or made.model}, lines))
         console().print(ablation_table(lines.written, left_out))
         if plot is not None:
             plot_ablation(lines.written, plot)

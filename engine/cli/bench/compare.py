@@ -29,7 +29,9 @@ from draftline.engine.errors import UsageError
 
 def compare(
     engines: Annotated[str, typer.Option(metavar="NAME,…", help=f"of {', '.join(PEERS)}")] = "draftline",
-    model: Annotated[str, typer.Option(metavar="NAME", help="a checkpoint, which every engine loads")] = "smollm2",
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="a checkpoint, which every engine loads [default: smollm2]")
+    ] = None,
     shape: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=SHAPE_HELP)] = None,
     clients: Annotated[
         str | None,
@@ -63,6 +65,9 @@ def compare(
     for name in [*names, *programs, *extra]:
         if name not in PEERS:
             raise UsageError(f"{name or repr(name)}: not one of {', '.join(PEERS)}")
+    for option, named in (("program", programs), ("flags", extra)):
+        if unused := [name for name in named if name not in names]:
+            raise UsageError(f"--{option}: {unused[0]} is not one of --engines {engines}")
     if plot is not None and clients is None:
         raise UsageError("--plot needs --clients")
     try:
@@ -77,7 +82,7 @@ def compare(
 
         check_plot(plot)
     chosen = [(PEERS[name], program_of(PEERS[name], programs.get(name))) for name in names]
-    config = EngineConfig() if model == "smollm2" else EngineConfig(model=model)
+    config = EngineConfig() if model is None else EngineConfig(model=model)
     varied = ([] if clients is None else ["clients"]) + (["run"] if load.repeats > 1 else [])
     with (
         shaped(config, shape) as made,
@@ -87,7 +92,7 @@ def compare(
         for peer, path in chosen:
             checkpoint = made.model if peer.name == "draftline" else _file_of(made.model)
             with _server(peer, path, checkpoint, shape is not None, shlex.split(extra.get(peer.name, ""))) as server:
-                uvloop.run(_run(peer, server, load, workloads, shape or model, lines))
+                uvloop.run(_run(peer, server, load, workloads, shape or config.model, lines))
     if plot is not None:
         from draftline.engine.bench.plots.sweep import plot_sweep
 

@@ -50,11 +50,14 @@ def exactness(
     find_models(engine)
     import torch  # takes seconds
 
+    from draftline.engine.bench.exact.columns import OWN_OPTIONS
     from draftline.engine.bench.exact.measure import measure
     from draftline.engine.bench.exact.results import holds, table
     from draftline.engine.bench.exact.suites import SUITES, suite
     from draftline.engine.bench.exact.suites import questions as read
 
+    if own := [name for name in OWN_OPTIONS if name in engine.model_fields_set]:
+        raise UsageError(f"--{own[0].replace('_', '-')}: each of the --columns has its own")
     names = [name.strip() for name in suites.split(",")]
     for name in names:
         if name not in SUITES:

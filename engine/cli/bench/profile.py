@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ import typer
 from google.protobuf.duration_pb2 import Duration
 from rich.console import Console
 
+from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.memory import plot_memory
@@ -22,7 +22,6 @@ from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.backend import connected, server_errors
 from draftline.engine.cli.bench.numbers import option_ints
 from draftline.engine.cli.bench.output import OutputFile
-from draftline.engine.cli.bench.shape import engine_of_shape
 from draftline.engine.cli.connection import NEEDS_SERVER, Connection
 from draftline.engine.cli.models import find_models
 from draftline.engine.cli.views.top import Snapshot
@@ -44,12 +43,7 @@ _TRACES = Path("profiles")
 
 
 def profile(
-    shape: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="random weights in this shape, as qwen3-0.6b, or a config.json's; not --model"
-        ),
-    ] = None,
+    shape: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=SHAPE_HELP)] = None,
     rows: Annotated[
         str | None,
         typer.Option(metavar="N,N", help="sequences of each batch [default: 1,8; with --memory 1, 2, 4, …]"),
@@ -167,8 +161,7 @@ def _loaded(shape: str | None, prompt_len: int, output: Path | None, engine: Eng
 
     with ExitStack() as stack:
         name = engine.model if shape is None else shape
-        if shape is not None:
-            engine = engine_of_shape(shape, engine, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        engine = stack.enter_context(shaped(engine, shape))
         find_models(engine)
         console = _console()
         with console.status(f"loading {name}"):

@@ -116,7 +116,7 @@ def test_names_have_hyphens_or_underscores() -> None:
 
 def test_options_replace_a_workloads_own() -> None:
     config = LoadConfig(
-        workload="chunked-prefill", conversations=3, prompt_len="7", output_len="4-5", rate=9.0, think=0.25
+        workload="chunked-prefill", conversations=3, turns=2, prompt_len="7", output_len="4-5", rate=9.0, think=0.25
     )
     workload = config.resolved()
     assert (workload.conversations, workload.rate, workload.think_s, workload.long) == (3, 9.0, 0.25, None)
@@ -195,6 +195,9 @@ def test_the_agents_prompts_are_mostly_known_from_before() -> None:
         {"dataset": Path("d"), "prompts": "tokens"},
         {"dataset": Path("d"), "output_len": "5-9"},
         {"arrivals": "closed", "rate": 2.0},
+        {"tool_len": "5"},
+        {"workload": "chat-serving", "turns": 1, "think": 1.0},
+        {"dataset": Path("d"), "turns": 1, "think": 1.0},
         {"rate": 0.0},
         {"ttft_limit": float("inf")},
         {"tpot_limit": float("nan")},

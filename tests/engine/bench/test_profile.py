@@ -250,7 +250,7 @@ def test_the_command_profiles_a_shape(tmp_path: Path) -> None:
     [
         (("--rows", "1,x"), "--rows: 'x' is no whole number of at least 1"),
         (("--shape", "nosuch"), "no such file, and none of the shapes known by name"),
-        (("--shape", "qwen3-0.6b", "--model", "smollm2"), "--shape: takes random weights"),
+        (("--shape", "qwen3-0.6b", "--model", "smollm2"), "--model and --shape: set one of them"),
         (("--server", "localhost:1", "--memory"), "--memory: needs an engine of its own"),
         (("--server", "localhost:1", "--rows", "1"), "--rows: needs an engine of its own"),
         (("--server", "localhost:1", "--prompt-len", "1"), "--prompt-len: needs an engine of its own"),

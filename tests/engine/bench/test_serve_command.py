@@ -101,6 +101,12 @@ def test_prompts_that_the_cache_knew_before_are_told(
         (("sweep", "--url", "grpc://h:1", "--shape", "qwen3-0.6b", "--clients", "1"), "--shape: the server at --url"),
         (("serve", "--shape", "no-such"), "no such file, and none of the shapes known by name"),
         (("serve", "--plot", "x.svg"), "--plot: shows turns, and a conversation of baseline has one"),
+        (("serve", "--tool-len", "4"), "--tool-len: needs two --turns or more"),
+        (("serve", "--shape", "qwen3-0.6b", "--load-format", "auto"), "--load-format and --shape: set one of them"),
+        (("ablate", "--shape", "qwen3-0.6b", "--model", "smollm2"), "--model and --shape: set one of them"),
+        (("compare", "--shape", "qwen3-0.6b", "--model", "smollm2"), "--model and --shape: set one of them"),
+        (("compare", "--flags", "vllm=--dtype half"), "--flags: vllm is not one of --engines draftline"),
+        (("exactness", "--drafter", "ngram"), "--drafter: each of the --columns has its own"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(arguments: tuple[str, ...], problem: str) -> None:
