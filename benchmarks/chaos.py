@@ -38,7 +38,7 @@ import grpc.aio
 import torch
 from attacks.run import Round, chosen, report, run_attacks, run_crowd
 from attacks.soak import Clients, Soak, inject_faults, requests, tokens_of
-from common.arguments import positive_int
+from common.arguments import fill, positive_int, refuse, whole_number
 
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.build import build_core
@@ -122,22 +122,38 @@ def resident_mib() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+_OF_SOAK = {"kinds": 32, "concurrency": 40, "faults": 0.02, "seed": 0}
+"""The arguments of the soak besides --requests, with their defaults."""
+
+_OF_ATTACKS = {"attack_rounds": 1, "attack_seconds": 20.0}
+"""The arguments of --attack, with their defaults."""
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    parser.add_argument("--requests", type=positive_int, default=2000, help="clients in all (default: 2000)")
-    parser.add_argument("--kinds", type=positive_int, default=32, help="different requests (default: 32)")
-    parser.add_argument("--concurrency", type=positive_int, default=40, help="clients at a time (default: 40)")
-    parser.add_argument("--faults", type=float, default=0.02, help="the share of steps that fail (default: 0.02)")
-    parser.add_argument("--seed", type=int, default=0, help="the seed of clients and faults (default: 0)")
+    parser.add_argument(
+        "--requests", type=whole_number, default=2000, help="clients in all (default: 2000); 0 for no soak"
+    )
+    parser.add_argument("--kinds", type=positive_int, help="different requests (default: 32)")
+    parser.add_argument("--concurrency", type=positive_int, help="clients at a time (default: 40)")
+    parser.add_argument("--faults", type=float, help="the share of steps that fail (default: 0.02)")
+    parser.add_argument("--seed", type=int, help="the seed of clients and faults (default: 0)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, … (default: a GPU if there is one)")
     parser.add_argument("--attack", default="", metavar="NAMES", help="attacks with commas between them, or all")
-    parser.add_argument("--attack-rounds", type=int, default=1, help="how often each attack is run (default: 1)")
+    parser.add_argument("--attack-rounds", type=positive_int, help="how often each attack is run (default: 1)")
     parser.add_argument("--crowd", action="store_true", help="measure the wait behind another caller's 200 requests")
-    parser.add_argument("--attack-seconds", type=float, default=20.0, help="the length of each attack (default: 20)")
+    parser.add_argument("--attack-seconds", type=float, help="the length of each attack (default: 20)")
     arguments = parser.parse_args(argv)
     attacks = chosen(arguments.attack)
+    if not arguments.requests:
+        refuse(parser, arguments, _OF_SOAK, "needs --requests")
+    if not attacks:
+        refuse(parser, arguments, _OF_ATTACKS, "needs --attack")
+    if not (arguments.requests or attacks or arguments.crowd):
+        parser.error("--requests 0 needs --attack or --crowd")
+    fill(arguments, {**_OF_SOAK, **_OF_ATTACKS})
     started = time.monotonic()
     gpu = "cuda" if torch.cuda.is_available() else "cpu"
     conditions = Conditions.now(torch.device(gpu if arguments.device == "auto" else arguments.device))

@@ -18,11 +18,12 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from common.arguments import fill, positive_int, refuse
 from common.compile_time import BeginningCompiler, processor_s
 from common.invoice import Invoice
 
@@ -94,14 +95,19 @@ def measure(compiler: ConstraintCompiler, spec: ConstraintSpec, *, whole: bool) 
     return processor, clock, compiled.report
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--repeats", type=int, default=5, help="measurements of each kind")
+    parser.add_argument("--repeats", type=positive_int, help="measurements of each kind (default: 5)")
     parser.add_argument("--cold", action="store_true", help="start the worker with the constraint")
     parser.add_argument("--schemas", type=Path, help="a folder of schemas to compile instead")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="with --schemas: one schema of every N")
-    options = parser.parse_args()
+    parser.add_argument("--every", type=positive_int, metavar="N", help="one of every N --schemas (default: 1)")
+    options = parser.parse_args(argv)
+    if options.schemas is None:
+        refuse(parser, options, ["every"], "needs --schemas")
+    else:
+        refuse(parser, options, ["repeats", "cold"], "not with --schemas, which are compiled once")
+    fill(options, {"repeats": 5, "every": 1})
     print(Conditions.now(torch.device("cpu")).machine)
     tokens = vocabulary()
     if options.schemas is not None:

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common.arguments import positive_int
+from common.arguments import fill, positive_int, refuse
 from common.compile_time import BeginningCompiler, processor_s
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
@@ -328,23 +328,36 @@ def steps(runner: BatchRunner) -> Iterator[dict[str, object]]:
         }
 
 
+SECTIONS = ("mask", "rate", "tools", "steps")
+
+_OF_RATE = {"rows": 64, "prompt_len": 128, "output_len": 256, "rounds": 3}
+"""The arguments of the section ``rate``, with their defaults."""
+
+
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = print) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
         "--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json, instead of --model"
     )
-    parser.add_argument("--model", default="smollm2", help="a checkpoint (default: smollm2)")
+    source.add_argument("--model", default="smollm2", help="a checkpoint (default: smollm2)")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--rows", type=positive_int, default=64, help="requests in a batch (default: 64)")
-    parser.add_argument("--prompt-len", type=positive_int, default=128, help="tokens of each prompt (default: 128)")
-    parser.add_argument("--output-len", type=positive_int, default=256, help="tokens of each output (default: 256)")
-    parser.add_argument("--rounds", type=positive_int, default=3, help="timed rounds (default: 3)")
+    parser.add_argument("--rows", type=positive_int, help="requests in a batch of the section rate (default: 64)")
+    parser.add_argument("--prompt-len", type=positive_int, help="tokens of each of its prompts (default: 128)")
+    parser.add_argument("--output-len", type=positive_int, help="tokens of each of its outputs (default: 256)")
+    parser.add_argument("--rounds", type=positive_int, help="its timed rounds (default: 3)")
     parser.add_argument(
-        "--sections", help="comma-separated, of mask, rate, tools and steps (default: all that --shape allows)"
+        "--sections", help=f"comma-separated, of {', '.join(SECTIONS)} (default: all that --shape allows)"
     )
     arguments = parser.parse_args(argv)
-    sections = (arguments.sections or ("mask,rate,tools" if arguments.shape else "mask,rate,tools,steps")).split(",")
+    allowed = SECTIONS[:-1] if arguments.shape else SECTIONS
+    sections = allowed if arguments.sections is None else arguments.sections.split(",")
+    if unknown := [name for name in sections if name not in SECTIONS]:
+        parser.error(f"--sections {unknown[0]}: not one of {', '.join(SECTIONS)}")
+    if "rate" not in sections:
+        refuse(parser, arguments, _OF_RATE, "belongs to the section rate")
+    fill(arguments, _OF_RATE)
     if arguments.shape and "steps" in sections:
         parser.error("--sections steps: random weights do not end their documents; use --model")
     with tempfile.TemporaryDirectory() as folder:

@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         def hear(updates: Iterable[tuple[str, object]]) -> None:
             decoding.update(request for request, _ in updates)
 
-        core = _start(model, workload, engine_options(arguments.set), hear)
+        core = _start(model, workload, engine_options(arguments.set, own={"model": "use --shape"}), hear)
         while len(decoding) < rows:
             core.step()
         run_steps(core, 8)

@@ -38,6 +38,7 @@ from rich.console import Console
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.exact.columns import OWN_OPTIONS
 from draftline.engine.bench.exact.measure import measure
 from draftline.engine.bench.exact.results import holds, table
 from draftline.engine.bench.exact.suites import SUITES, questions, random_prompts, suite
@@ -45,6 +46,14 @@ from draftline.engine.bench.provenance import Conditions
 from draftline.engine.protocol import Prompt
 
 _CACHE_GIB = {"cpu": 1.0, "cuda": 8.0}
+
+_ARGUMENTS = {
+    "model": "use --model or --shape",
+    "draft_model": "use --draft-model or --draft-shape",
+    **{name: f"use --{name.replace('_', '-')}" for name in ("dtype", "quantization", "kv_cache_dtype")},
+    **dict.fromkeys(OWN_OPTIONS, "each column has its own"),
+}
+"""The options that are not for --set, with what sets them."""
 
 
 def _names(listed: str) -> list[str]:
@@ -100,7 +109,7 @@ def _common(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
         draft_model = arguments.draft_model
         if arguments.draft_shape is not None:
             draft_model = _shape(arguments.draft_shape, folder / "draft")
-    return common | engine_options(arguments.set), draft_model
+    return common | engine_options(arguments.set, own=_ARGUMENTS), draft_model
 
 
 def _prompts(arguments: argparse.Namespace) -> list[Prompt]:

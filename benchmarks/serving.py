@@ -27,7 +27,7 @@ import grpc
 import torch
 import uvloop
 import yaml
-from common.arguments import positive_int, positive_ints
+from common.arguments import fill, positive_int, positive_ints, refuse
 from common.settings import engine_options
 from load.sse import measure_sse
 from load.streams import measure_streams, offline, streams_workload
@@ -46,6 +46,7 @@ from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.tables import load_table
 from draftline.engine.bench.targets.connect import Access, connect
+from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DraftlineError
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
@@ -56,6 +57,24 @@ LOAD = "load"
 CLIENTS = "1,2,4,8,16,32,64,128"
 CPU_DEFAULT = ("baseline",)
 """The default workloads on a CPU. On a GPU the default is all."""
+
+_OF_LOAD: Mapping[str, object] = {"clients": positive_ints(CLIENTS), "plot": None}
+"""The arguments of the workload `LOAD`, with their defaults."""
+
+_OF_WORKLOADS: Mapping[str, object] = {
+    "workloads": None, "preset": "medium", "repeats": 1, "ttft_limit": 1.0, "tpot_limit": 0.05, **_OF_LOAD
+}  # fmt: skip
+"""The arguments of workloads."""
+
+_OF_STREAMS: Mapping[str, object] = {"http": False, "prompt_len": 128, "output_len": 256, "best_of": 2}
+"""The arguments of --streams."""
+
+_ARGUMENTS = {"model": "use --model or --shape"}
+"""The options that have arguments of their own."""
+
+_SET_BY_STREAMS = dict.fromkeys(
+    ("drafter", "max_num_seqs", "prefix_caching", "max_model_len", "engine_process", "http_port"), "--streams sets it"
+)
 
 _SEEDS_APART = 1_000_000
 """Between the seeds of two workloads: none begins with the prompts of another."""
@@ -142,12 +161,12 @@ def closed_loop(clients: int) -> Workload:
     return Workload(LOAD, 4 * clients, Lengths(128, 512), Lengths(128, 128), max_concurrent=clients)
 
 
-async def measure_loads(address: str, names: Sequence[str], arguments: argparse.Namespace, lines: ResultLines) -> None:
+async def measure_loads(address: str, arguments: argparse.Namespace, lines: ResultLines) -> None:
     """Put each workload on a server, one after the other."""
     target = await connect(f"grpc://{address}", None, Access())
     info = replace(target.info, model=arguments.shape or arguments.model)
     try:
-        for index, name in enumerate(names):
+        for index, name in enumerate(arguments.workloads):
             config = LoadConfig(
                 workload=CPU_DEFAULT[0] if name == LOAD else name,
                 preset=arguments.preset,
@@ -181,7 +200,9 @@ def measure_all_streams(
         found = list(measure_streams(process.grpc, *same))
         if arguments.http:
             found.append(measure_sse(process.http, *same))
-    rate = offline(model, workload, arguments.best_of, own)  # last: it keeps the device's memory
+    # Last: it keeps the device's memory. Options of the server alone have no part in it.
+    of_engine = {name: value for name, value in {**options, **own}.items() if name in EngineConfig.model_fields}
+    rate = offline(model, workload, arguments.best_of, of_engine)
     common = {"benchmark": "streams", "model": model.name, "dtype": info.dtype, "offline_tokens_per_s": rate}
     for line in found:
         lines.write({**common, **line, "of_offline": line["tokens_per_s"] / rate})
@@ -194,26 +215,20 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
     names = ", ".join([*WORKLOADS, LOAD])
     parser.add_argument("--workloads", help=f"comma-separated, of {names}, or all (default: baseline; all on a GPU)")
-    parser.add_argument("--preset", choices=("small", "medium", "large"), default="medium", help="(default: medium)")
     parser.add_argument(
-        "--clients", type=positive_ints, default=CLIENTS, help=f"of the workload {LOAD} (default: {CLIENTS})"
+        "--preset", choices=("small", "medium", "large"), help=f"size of the workloads but {LOAD} (default: medium)"
     )
-    parser.add_argument(
-        "--repeats", type=positive_int, default=1, help="runs of each workload; several show noise (default: 1)"
-    )
+    parser.add_argument("--clients", type=positive_ints, help=f"of the workload {LOAD} (default: {CLIENTS})")
+    parser.add_argument("--repeats", type=positive_int, help="runs of each workload; several show noise (default: 1)")
     parser.add_argument(
         "--streams", type=positive_int, help="instead: compare this many concurrent streams with offline throughput"
     )
     parser.add_argument("--http", action="store_true", help="also send the --streams over HTTP, as SSE streams")
-    parser.add_argument(
-        "--prompt-len", type=positive_int, default=128, help="prompt tokens of each of the --streams (default: 128)"
-    )
-    parser.add_argument(
-        "--output-len", type=positive_int, default=256, help="output tokens of each of the --streams (default: 256)"
-    )
-    parser.add_argument("--best-of", type=positive_int, default=2, help="rounds of --streams (default: 2)")
-    parser.add_argument("--ttft-limit", type=float, default=1.0, help="seconds, for goodput (default: 1)")
-    parser.add_argument("--tpot-limit", type=float, default=0.05, help="seconds, for goodput (default: 0.05)")
+    parser.add_argument("--prompt-len", type=positive_int, help="prompt tokens of each of the --streams (default: 128)")
+    parser.add_argument("--output-len", type=positive_int, help="output tokens of each of the --streams (default: 256)")
+    parser.add_argument("--best-of", type=positive_int, help="rounds of --streams (default: 2)")
+    parser.add_argument("--ttft-limit", type=float, help="seconds, for goodput (default: 1)")
+    parser.add_argument("--tpot-limit", type=float, help="seconds, for goodput (default: 0.05)")
     parser.add_argument(
         "--set",
         action="append",
@@ -224,10 +239,19 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help=f"plot the workload {LOAD} to this SVG file")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
-    if arguments.http and not arguments.streams:
-        parser.error("--http needs --streams")
-    if arguments.plot is not None and arguments.streams:
-        parser.error(f"--plot: shows the workload {LOAD}")
+    if arguments.streams:
+        refuse(parser, arguments, _OF_WORKLOADS, "belongs to workloads, not to --streams")
+    else:
+        refuse(parser, arguments, _OF_STREAMS, "needs --streams")
+        try:
+            arguments.workloads = chosen(arguments.workloads, torch.cuda.is_available())
+        except ValueError as error:
+            parser.error(f"--workloads: {error}")
+        if LOAD not in arguments.workloads:
+            refuse(parser, arguments, _OF_LOAD, f"needs the workload {LOAD}: --workloads {LOAD}")
+        if arguments.workloads == [LOAD]:
+            refuse(parser, arguments, ["preset"], f"the workload {LOAD} has one size")
+    fill(arguments, {**_OF_WORKLOADS, **_OF_STREAMS})
     return arguments
 
 
@@ -237,16 +261,16 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
     if arguments.shape is not None:
         model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    names = chosen(arguments.workloads, device.type == "cuda")
     if arguments.plot is not None:
         check_plot(arguments.plot)
-    options = {"load_format": "auto" if model.shape is None else "dummy"} | engine_options(arguments.set)
+    own = _ARGUMENTS | (_SET_BY_STREAMS if arguments.streams else {})
+    options = {"load_format": "auto" if model.shape is None else "dummy"} | engine_options(arguments.set, own=own)
     with result_lines(arguments.output, conditions(device)) as lines:
         if arguments.streams:
             measure_all_streams(arguments, model, options, lines)
             return lines.written
         with server(model, options) as process:
-            uvloop.run(measure_loads(process.grpc, names, arguments, lines))
+            uvloop.run(measure_loads(process.grpc, arguments, lines))
     return lines.written
 
 

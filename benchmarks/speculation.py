@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common.arguments import positive_int, positive_ints
+from common.arguments import fill, positive_int, positive_ints, refuse
 from common.settings import engine_options
 from drafts.plot import plot
 from rich.console import Console
@@ -55,6 +55,12 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.protocol import GenerateRequest
 from draftline.spec.synthetic import chance_of_length
 
+_ARGUMENTS = {"model": "use --model or --shape"}
+"""The options that have arguments of their own."""
+
+_OF_QUESTIONS = {"max_tokens": 128, "temperature": "0"}
+"""The arguments of datasets with questions, with their defaults."""
+
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -69,7 +75,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--acceptance-length", type=float, help="for random: the mean number of tokens that a verify step decides"
     )
     parser.add_argument("--concurrency", type=positive_ints, default="1,4,8", help="comma-separated (default: 1,4,8)")
-    parser.add_argument("--max-tokens", type=positive_int, default=128, help="longest answer (default: 128)")
+    parser.add_argument("--max-tokens", type=positive_int, help="longest answer (default: 128)")
     parser.add_argument("--rounds", type=positive_int, default=5, help="alternating rounds; medians count (default: 5)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="OPTION=VALUE",
@@ -81,7 +87,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="OPTION=VALUE,…",
         help="another drafting engine, by its options besides those of --set; repeatable (default: one, of --set alone)",
     )
-    parser.add_argument("--temperature", default="0", help="comma-separated; each request has its seed (default: 0)")
+    parser.add_argument("--temperature", help="comma-separated; each request has its seed (default: 0)")
     parser.add_argument(
         "--by-category", action="store_true", help="measure each category of the questions by itself, too"
     )
@@ -99,12 +105,17 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--acceptance-length: required for random, and not allowed for other datasets")
     if arguments.dataset != "random" and (arguments.shape or arguments.draft_shape):
         parser.error("--shape, --draft-shape: random weights are for the dataset random only")
+    if arguments.dataset == "random":
+        refuse(parser, arguments, ["limit", *_OF_QUESTIONS], "the dataset random has fixed requests")
+    if arguments.dataset != "spec-bench":
+        refuse(parser, arguments, ["by_category"], "only the questions of spec-bench have categories")
+    fill(arguments, _OF_QUESTIONS)
     return arguments
 
 
 def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[EngineConfig, list[EngineConfig]]:
     """The configurations of the engine that never drafts, and of those that draft."""
-    options = engine_options(arguments.set)
+    options = engine_options(arguments.set, own=_ARGUMENTS)
     max_concurrency = max(arguments.concurrency)
     common: dict[str, Any] = {"model": arguments.model, "prefix_caching": False, "max_num_seqs": max_concurrency}
     drafting: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 import torch
-from common.arguments import positive_int
+from common.arguments import fill, positive_int, refuse
 from common.settings import engine_options
 from rich.console import Console
 
@@ -38,6 +38,9 @@ from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.throughput import ThroughputResult, compare, table
 
 _OTHERS = ("transformers", "llama.cpp")
+
+_ARGUMENTS = {"model": "use --model", "dtype": "use --dtype", "device": "use --device"}
+"""The options that have arguments of their own."""
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -65,9 +68,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="ENGINES",
         help=f"other engines to run, comma-separated, of {', '.join(_OTHERS)}; times are medians then",
     )
-    parser.add_argument(
-        "--compare-dtype", default="bfloat16", help="dtypes of transformers, comma-separated (default: bfloat16)"
-    )
+    parser.add_argument("--compare-dtype", help="dtypes of transformers, comma-separated (default: bfloat16)")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
     if not _names(arguments.dtype):
@@ -75,6 +76,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     for name in _names(arguments.compare):
         if name not in _OTHERS:
             parser.error(f"--compare {name}: not one of {', '.join(_OTHERS)}")
+    if "transformers" not in _names(arguments.compare):
+        refuse(parser, arguments, ["compare_dtype"], "needs --compare transformers")
+    fill(arguments, {"compare_dtype": "bfloat16"})
     return arguments
 
 
@@ -96,7 +100,7 @@ def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[Throug
     else:
         model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder)
     max_model_len = max(workload.max_model_len for workload in workloads)
-    options = engine_options(arguments.set)
+    options = engine_options(arguments.set, own=_ARGUMENTS)
     ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in _names(arguments.dtype)]
     device = ours[0].device
     conditions = Conditions.now(device)

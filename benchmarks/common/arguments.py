@@ -1,9 +1,9 @@
-"""Types of benchmarks' arguments, for ``argparse``."""
+"""Types of benchmarks' arguments for ``argparse``, and a refusal of those that a mode of the benchmark does not use."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from draftline.engine.bench import numbers
@@ -23,5 +23,27 @@ def _argument(read: Callable[[str], Value]) -> Callable[[str], Value]:
     return argument
 
 
+whole_number = _argument(numbers.whole_number)
 positive_int = _argument(numbers.positive_int)
 positive_ints = _argument(numbers.positive_ints)
+
+
+def refuse(parser: argparse.ArgumentParser, arguments: argparse.Namespace, names: Iterable[str], problem: str) -> None:
+    """End with an error if one of the arguments is given, which would be ignored. Their defaults are None or False.
+
+    Args:
+        parser: the parser of the arguments.
+        arguments: the arguments.
+        names: the fields of those that this run does not use.
+        problem: why, as in "needs --streams".
+    """
+    for name in names:
+        if getattr(arguments, name) not in (None, False):
+            parser.error(f"--{name.replace('_', '-')}: {problem}")
+
+
+def fill(arguments: argparse.Namespace, defaults: Mapping[str, object]) -> None:
+    """Give the arguments that are None their defaults, after `refuse`."""
+    for name, value in defaults.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
