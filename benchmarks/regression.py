@@ -4,7 +4,7 @@
     python benchmarks/regression.py release.jsonl new.jsonl
 
 Results are compared if engine, model, weights, dtype, options and workload are the same. Of several in one file, the last
-counts. Lines of other benchmarks are left out. The exit status is 1 if a speed has fallen by more than --tolerance, or if nothing can be compared. Only compare
+counts. Lines of other benchmarks are left out, and so are those of interrupted runs. The exit status is 1 if a speed has fallen by more than --tolerance, or if nothing can be compared. Only compare
 files of one machine; the last line of the output names what was measured.
 """
 
@@ -63,7 +63,7 @@ def read(path: Path) -> Results:
     for number, text in enumerate(path.read_text().splitlines(), 1):
         try:
             line = json.loads(text)
-            if "prompt_tokens_per_s" not in line:
+            if "prompt_tokens_per_s" not in line or line.get("interrupted"):
                 continue
             options = json.dumps(line["options"], sort_keys=True)
             key = (line["engine"], line["model"], line["weights"], line["dtype"], options, line["workload"])

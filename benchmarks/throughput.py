@@ -15,10 +15,10 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 import torch
 from common.arguments import fill, positive_int, refuse
@@ -34,8 +34,9 @@ from draftline.engine.bench.batches import (
 from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender, Draftline, Transformers
 from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.lines import json_line
 from draftline.engine.bench.provenance import Conditions
-from draftline.engine.bench.throughput import ThroughputResult, compare, table
+from draftline.engine.bench.throughput import compare, table
 
 _OTHERS = ("transformers", "llama.cpp")
 
@@ -86,8 +87,8 @@ def _names(listed: str) -> list[str]:
     return [name.strip() for name in listed.split(",") if name.strip()]
 
 
-def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[ThroughputResult]:
-    """Run the measurements; write each result to ``out`` as soon as it is known.
+def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """Run the measurements, and yield the fields of each result as soon as it is known.
 
     Raises:
         ValueError: an argument is invalid, or there is no such model. The message says which.
@@ -110,29 +111,30 @@ def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[Throug
         contenders += [Transformers(model, dtype, device) for dtype in _names(arguments.compare_dtype)]
     if "llama.cpp" in compared:
         contenders.append(LlamaCpp(model, device, max_model_len))
-    results: list[ThroughputResult] = []
     for workload in workloads:
-        for result in compare(contenders, model.name, workload, arguments.best_of, conditions):
-            out.write(result.line() + "\n")
-            out.flush()
-            results.append(result)
-    return results
+        yield from compare(contenders, model.name, workload, arguments.best_of, conditions)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
+    results: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
     ):
         try:
-            results = run(arguments, Path(folder), out)
+            for result in run(arguments, Path(folder)):
+                out.write(json_line(result) + "\n")
+                out.flush()
+                results.append(result)
         except ValueError as error:
             raise SystemExit(str(error)) from None
-    console = Console(stderr=True)
-    # A log file has no width: do not cut the table to 80 columns there.
-    Console(stderr=True, width=None if console.is_terminal else 160).print(table(results))
+        finally:
+            if results:
+                console = Console(stderr=True)
+                # A log file has no width: do not cut the table to 80 columns there.
+                Console(stderr=True, width=None if console.is_terminal else 160).print(table(results))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def curves(results: Iterable[Mapping[str, Any]]) -> dict[str, Curves]:
     """By model, the curves that have at least two points."""
     found: dict[str, Curves] = defaultdict(lambda: defaultdict(dict))
     for result in results:
-        if "workload" in result:
+        if "workload" in result and not result.get("interrupted"):
             gpus = result["options"].get("tensor_parallel_size", 1)
             found[result["model"]][f"{result['workload']}, {result['weights']}"][gpus] = result["tokens_per_s"]
     several = {model: {name: points for name, points in of.items() if len(points) > 1} for model, of in found.items()}

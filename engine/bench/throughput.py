@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,8 +16,8 @@ from rich.table import Table
 
 from draftline.engine.bench.batches import BenchmarkRequest, Workload
 from draftline.engine.bench.contenders.engines import Contender
-from draftline.engine.bench.lines import json_line
 from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.rounds import results_of_rounds
 
 STATISTICS: dict[str, Callable[[list[float]], float]] = {"best": min, "median": statistics.median}
 """The statistics that combine the times of several rounds."""
@@ -81,10 +81,6 @@ class ThroughputResult:
         """The fields of a line."""
         fields = asdict(self)
         return {**fields.pop("conditions"), **fields}
-
-    def line(self) -> str:
-        """The result as one line of JSON."""
-        return json_line(self.fields())
 
 
 def measure(contender: Contender, workload: Workload, clock: Callable[[], float] = time.perf_counter) -> Round:
@@ -157,49 +153,51 @@ def summarize(
 
 def compare(
     contenders: Sequence[Contender], model: str, workload: Workload, rounds: int, conditions: Conditions
-) -> list[ThroughputResult]:
+) -> Iterator[dict[str, Any]]:
     """Run a workload on every contender, in alternating rounds so that disturbances affect all alike.
 
     For a single contender the best times count: disturbances only make a round slower. For several, the medians count.
+
+    Yields:
+        The fields of each contender's `ThroughputResult`; see `results_of_rounds`.
     """
     for contender in contenders:
         warm_up(contender, workload)
-    taken: list[list[Round]] = [[] for _ in contenders]
-    for _ in range(rounds):
-        for contender, times in zip(contenders, taken, strict=True):
-            times.append(measure(contender, workload))
     statistic = "best" if len(contenders) == 1 else "median"
-    return [
-        summarize(contender, model, workload, times, statistic, conditions)
-        for contender, times in zip(contenders, taken, strict=True)
-    ]
+
+    def results(taken: Sequence[Sequence[Round]]) -> Iterator[dict[str, Any]]:
+        for contender, times in zip(contenders, zip(*taken, strict=True), strict=True):
+            yield summarize(contender, model, workload, times, statistic, conditions).fields()
+
+    taken_in_turns = ([measure(contender, workload) for contender in contenders] for _ in range(rounds))
+    yield from results_of_rounds(taken_in_turns, results)
 
 
-def table(results: Sequence[ThroughputResult]) -> Table:
+def table(lines: Sequence[Mapping[str, Any]]) -> Table:
     """The results as a table, with the speed-up of the first engine over each of the others."""
-    several = len({(result.engine, result.dtype) for result in results}) > 1
-    shown = Table(title=f"{results[0].model} on {results[0].conditions.machine}", title_justify="left")
+    several = len({(line["engine"], line["dtype"]) for line in lines}) > 1
+    shown = Table(title=f"{lines[0]['model']} on {lines[0]['machine']}", title_justify="left")
     for name in ("workload", "in/out", "engine", "weights", "dtype"):
         shown.add_column(name)
     for name in ("tokens/s", "decode tokens/s", "prompt tokens/s", "prefill s", *(["speed-up"] if several else [])):
         shown.add_column(name, justify="right")
-    firsts: dict[str, ThroughputResult] = {}
-    for result in results:
-        first = firsts.setdefault(result.workload, result)
-        decode = "–" if result.decode_tokens_per_s is None else f"{result.decode_tokens_per_s:,.1f}"
-        ratio = [f"{first.tokens_per_s / result.tokens_per_s:.2f}×" if result is not first else ""] if several else []
+    firsts: dict[str, Mapping[str, Any]] = {}
+    for line in lines:
+        first = firsts.setdefault(line["workload"], line)
+        decode = line["decode_tokens_per_s"]
+        ratio = f"{first['tokens_per_s'] / line['tokens_per_s']:.2f}×" if line is not first else ""
         shown.add_row(
-            result.workload if result is first else "",
-            result.description if result is first else "",
-            result.engine,
-            result.weights,
-            result.dtype,
-            f"{result.tokens_per_s:,.1f}",
-            decode,
-            f"{result.prompt_tokens_per_s:,.0f}",
-            f"{result.prefill_s:.3f}",
-            *ratio,
+            line["workload"] if line is first else "",
+            line["description"] if line is first else "",
+            line["engine"],
+            line["weights"],
+            line["dtype"],
+            f"{line['tokens_per_s']:,.1f}",
+            "–" if decode is None else f"{decode:,.1f}",
+            f"{line['prompt_tokens_per_s']:,.0f}",
+            f"{line['prefill_s']:.3f}",
+            *([ratio] if several else []),
         )
     if several:
-        shown.caption = f"speed-up: tokens/s of {results[0].engine} ({results[0].dtype}) divided by those of the row"
+        shown.caption = f"speed-up: tokens/s of {lines[0]['engine']} ({lines[0]['dtype']}) divided by those of the row"
     return shown

@@ -10,11 +10,13 @@ from types import MappingProxyType
 import pytest
 import throughput
 import torch
+from regression import read
 from rich.console import Console
 
 from draftline.engine.bench.batches import WORKLOADS, BenchmarkRequest, Workload, find_workloads
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.lines import json_line
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.throughput import Round, compare, measure, summarize, table
 from draftline.models.families import config_from_hf
@@ -192,20 +194,41 @@ def test_contenders_take_turns_after_their_warm_ups() -> None:
             order.append(self.name)
 
     workload = Workload("w", 1, (5, 5), (16, 16))
-    results = compare([Turn("a"), Turn("b")], "m", workload, rounds=2, conditions=CONDITIONS)
+    results = list(compare([Turn("a"), Turn("b")], "m", workload, rounds=2, conditions=CONDITIONS))
     assert order == ["a", "b", *["a", "a", "b", "b"] * 2]
-    assert [(result.engine, result.statistic) for result in results] == [("a", "median"), ("b", "median")]
+    assert [(line["engine"], line["statistic"]) for line in results] == [("a", "median"), ("b", "median")]
 
 
 def test_the_best_round_of_a_single_contender_counts() -> None:
     (result,) = compare([Recorder()], "m", Workload("w", 1, (5, 5), (2, 2)), 3, CONDITIONS)
-    assert result.statistic == "best"
-    assert len(result.rounds) == 3
+    assert result["statistic"] == "best"
+    assert len(result["rounds"]) == 3
+
+
+def test_an_interruption_leaves_the_rounds_that_every_contender_has_run() -> None:
+    class Interrupted(Recorder):
+        def run(self, requests: Sequence[BenchmarkRequest], temperature: float) -> None:
+            super().run(requests, temperature)
+            if len(self.runs) == 6:  # in its third round, after a warm-up
+                raise KeyboardInterrupt
+
+    found = compare([Recorder(), Interrupted()], "m", Workload("w", 1, (5, 5), (2, 2)), 5, CONDITIONS)
+    lines = [next(found), next(found)]
+    assert [(line["interrupted"], len(line["rounds"])) for line in lines] == [(True, 2)] * 2
+    with pytest.raises(KeyboardInterrupt):
+        next(found)
+
+
+def test_a_comparison_of_commits_leaves_out_what_was_interrupted(tmp_path: Path) -> None:
+    result = summarize(Recorder(), "m", Workload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best", CONDITIONS).fields()
+    path = tmp_path / "results.jsonl"
+    path.write_text("\n".join(map(json_line, (result, {"interrupted": True, **result, "tokens_per_s": 0.1}))))
+    assert [line["tokens_per_s"] for line in read(path).values()] == [1.0]
 
 
 def test_a_line_starts_with_the_conditions() -> None:
     result = summarize(Recorder(), "m", Workload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best", CONDITIONS)
-    line = json.loads(result.line())
+    line = json.loads(json_line(result.fields()))
     assert list(line)[:6] == ["date", "machine", "load", "commit", "versions", "engine"]
     assert (line["machine"], line["load"], line["options"]) == ("a machine", 0.5, {"block_size": 8})
 
@@ -218,7 +241,7 @@ def test_the_table_gives_the_first_engines_speed_up() -> None:
     theirs = summarize(other, "m", workload, [Round(1.0, 10.0)], "median", CONDITIONS)
     console = Console(width=160, record=True, quiet=False)
     with console.capture() as shown:
-        console.print(table([ours, theirs]))
+        console.print(table([ours.fields(), theirs.fields()]))
     assert "2.50×" in shown.get()
     assert "speed-up: tokens/s of recorder (float32) divided by" in shown.get()
 

@@ -117,7 +117,7 @@ VIEWS: Mapping[str, View] = {
     ),
     "throughput": View(
         "Offline throughput",
-        ("engine", "engine_version", "model", "weights", "dtype", "options", "workload"),
+        ("engine", "engine_version", "model", "weights", "dtype", "options", "workload", "interrupted"),
         (
             _TOKENS,
             Metric(("decode_tokens_per_s",), "decode tokens/s", "higher"),
@@ -128,7 +128,7 @@ VIEWS: Mapping[str, View] = {
     ),
     "latency": View(
         "Latency of one batch",
-        ("engine", "engine_version", "model", "dtype", "batch", "prompt_len", "output_len"),
+        ("engine", "engine_version", "model", "dtype", "batch", "prompt_len", "output_len", "interrupted"),
         (
             Metric(("prefill_ms", "p50"), "prefill p50 ms", "lower"),
             Metric(("step_ms", "p50"), "step p50 ms", "lower"),

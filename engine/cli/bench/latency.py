@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
 from typing import Annotated, Any
@@ -12,13 +14,16 @@ from rich.table import Table
 from tqdm import tqdm
 
 from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
-from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.lines import result_lines
+from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.lengths import Lengths
 from draftline.engine.bench.load.run import Sampling, run_load, warm_up
 from draftline.engine.bench.load.workloads import Workload
 from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.rounds import results_of_rounds
 from draftline.engine.bench.summary import percentiles
 from draftline.engine.bench.tables import milliseconds
+from draftline.engine.bench.targets.target import Target
 from draftline.engine.cli.bench.load import console, opened
 from draftline.engine.cli.bench.numbers import option_ints
 from draftline.engine.cli.bench.output import OutputFile
@@ -47,57 +52,80 @@ def latency(
     - `draftline bench latency --prompt-len 512 --output-len 32`
     """
     sizes = option_ints("--batches", batches)
-    with result_lines(output, {**conditions(), "benchmark": "latency"}) as lines, shaped(engine, shape) as config:
-        asyncio.run(
-            _run(sizes, Lengths(prompt_len, prompt_len), Lengths(output_len, output_len), rounds, shape, config, lines)
-        )
-    console().print(_table(lines.written))
+    workload = Workload("latency", max(sizes), Lengths(prompt_len, prompt_len), Lengths(output_len, output_len))
+    with (
+        result_lines(output, {**conditions(), "benchmark": "latency"}) as lines,
+        shaped(engine, shape) as config,
+        asyncio.Runner() as runner,
+        _opened(runner, config) as target,
+        tqdm(total=len(sizes) * rounds, unit="batch", disable=None) as bar,
+    ):
+        try:
+            for fields in _measure(runner, target, workload, sizes, rounds, bar.update):
+                lines.write({**fields, "model": shape or fields["model"]})
+        finally:
+            if lines.written:
+                console().print(_table(lines.written))
 
 
-async def _run(
-    sizes: list[int],
-    prompt: Lengths,
-    output: Lengths,
+@contextmanager
+def _opened(runner: asyncio.Runner, config: EngineConfig) -> Iterator[Target]:
+    """An engine in this process, in the runner's loop."""
+    stack = AsyncExitStack()
+    target = runner.run(stack.enter_async_context(opened(None, config, Connection())))
+    try:
+        yield target
+    finally:
+        runner.run(stack.aclose())
+
+
+def _measure(
+    runner: asyncio.Runner,
+    target: Target,
+    workload: Workload,
+    sizes: Sequence[int],
     rounds: int,
-    shape: str | None,
-    config: EngineConfig,
-    lines: ResultLines,
-) -> None:
-    sampling, seeds = Sampling(ignore_eos=True, temperature=0.0, seed=0), count(1)
-    async with opened(None, config, Connection()) as target:
-        info = target.info
-        workload = Workload("latency", max(sizes), prompt, output)
-        if info.max_model_len is not None and workload.max_model_len > info.max_model_len:
-            problem = f"{workload.max_model_len} tokens, and the model's contexts have {info.max_model_len}"
-            raise UsageError(f"--prompt-len and --output-len: {problem}")
-        await warm_up(target, workload.draw(info.vocab_size, 0), "tokens", sampling, 2)
-        with tqdm(total=len(sizes) * rounds, unit="batch", disable=None) as bar:
-            for size in sizes:
-                answers = []
-                for _ in range(rounds):
-                    drawn = replace(workload, conversations=size).draw(info.vocab_size, next(seeds))
-                    run = await run_load(target, drawn, "tokens", sampling, None)
-                    if failed := next((answer for answer in run.answers if answer.error), None):
-                        raise CallFailedError(f"a request failed with {failed.error}: {failed.message}")
-                    answers.append(list(run.answers))
-                    bar.update()
-                every = [answer for batch in answers for answer in batch]
-                lines.write(
-                    {
-                        "engine": info.engine,
-                        "engine_version": info.version,
-                        "model": shape or info.model,
-                        "device": info.device,
-                        "dtype": info.dtype,
-                        "batch": size,
-                        "prompt_len": prompt.low,
-                        "output_len": output.low,
-                        "rounds": rounds,
-                        "prefill_ms": percentiles(max(answer.ttft_s for answer in batch) for batch in answers),
-                        "step_ms": percentiles(gap for answer in every for gap in answer.gaps_s()),
-                        "total_ms": percentiles(max(answer.total_s for answer in batch) for batch in answers),
-                    }
-                )
+    progress: Callable[[], object],
+) -> Iterator[dict[str, Any]]:
+    """Measure batches of these sizes, after a warm-up. Yields the fields of each size's result; see `results_of_rounds`."""
+    info, sampling, seeds = target.info, Sampling(ignore_eos=True, temperature=0.0, seed=0), count(1)
+    if info.max_model_len is not None and workload.max_model_len > info.max_model_len:
+        problem = f"{workload.max_model_len} tokens, and the model's contexts have {info.max_model_len}"
+        raise UsageError(f"--prompt-len and --output-len: {problem}")
+    runner.run(warm_up(target, workload.draw(info.vocab_size, 0), "tokens", sampling, 2))
+    runner.run(target.ready())
+    about = {
+        "engine": info.engine,
+        "engine_version": info.version,
+        "model": info.model,
+        "device": info.device,
+        "dtype": info.dtype,
+    }
+
+    def batch(size: int) -> Sequence[Answer]:
+        drawn = replace(workload, conversations=size).draw(info.vocab_size, next(seeds))
+        answers = runner.run(run_load(target, drawn, "tokens", sampling, None)).answers
+        if failed := next((answer for answer in answers if answer.error), None):
+            raise CallFailedError(f"a request failed with {failed.error}: {failed.message}")
+        progress()
+        return answers
+
+    for size in sizes:
+        batches = (batch(size) for _ in range(rounds))
+        yield from results_of_rounds(batches, lambda taken: [{**about, **_summarize(workload, taken)}])
+
+
+def _summarize(workload: Workload, batches: Sequence[Sequence[Answer]]) -> dict[str, Any]:
+    """The fields of one size's batches."""
+    return {
+        "batch": len(batches[0]),
+        "prompt_len": workload.prompt.low,
+        "output_len": workload.output.low,
+        "rounds": len(batches),
+        "prefill_ms": percentiles(max(answer.ttft_s for answer in batch) for batch in batches),
+        "step_ms": percentiles(gap for batch in batches for answer in batch for gap in answer.gaps_s()),
+        "total_ms": percentiles(max(answer.total_s for answer in batch) for batch in batches),
+    }
 
 
 def _table(lines: list[dict[str, Any]]) -> Table:

@@ -86,10 +86,11 @@ def throughput(
         except ValueError as error:
             raise UsageError(f"--compare: {error}") from None
         conditions = Conditions.now(ours.device)
-        results = []
         with result_lines(output, {"benchmark": "throughput", "command": command_line()}) as lines:
-            for workload in chosen:
-                for result in run(contenders, model.name, workload, rounds, conditions):
-                    lines.write(result.fields())
-                    results.append(result)
-    console().print(table(results))
+            try:
+                for workload in chosen:
+                    for fields in run(contenders, model.name, workload, rounds, conditions):
+                        lines.write(fields)
+            finally:
+                if lines.written:
+                    console().print(table(lines.written))
