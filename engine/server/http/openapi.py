@@ -21,6 +21,7 @@ _ERRORS = {
     "500": "A fault of the server; its log has the cause.",
     "503": "The model loads, or the server shuts down.",
     "504": "The request timed out.",
+    "505": "The request line names HTTP/2.0.",
 }
 
 

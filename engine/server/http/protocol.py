@@ -7,6 +7,8 @@ disconnects.
 uvicorn also drops the body of a request that asks for another protocol, as Java's client does in each of its first requests
 (``upgrade: h2c``). Here the connection stays with HTTP/1.1, and the request is served.
 
+It also serves a request whose line names HTTP/2.0, which no HTTP/2 request has. Here that is an error, as in nginx.
+
 And it sends chunks to every client. One of HTTP/1.0 knows none (RFC 9112, 6.1), so a stream to it ends with the connection.
 """
 
@@ -36,6 +38,9 @@ ABORT = "abort"
 
 STALLED = "stalled"
 """A key of a request's scope state: its connection was closed because the client read nothing."""
+
+_OTHER_VERSION = "2.0"
+"""The version that the parser takes in a request's line, though HTTP/2 has no such line (RFC 9110, 15.6.6)."""
 
 _WITHOUT_CHUNKS = ("0.9", "1.0")
 """Versions of HTTP before chunks."""
@@ -70,7 +75,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._in_headers = True
-        self._pipelined = False
+        self._is_over = False  # whether what still comes is ignored
         self._upgrade = False  # whether the request that is parsed asks for another protocol
 
     @override
@@ -125,7 +130,7 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def on_message_begin(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            self._pipelined = True
+            self._is_over = True
             self.transport.abort()
             return
         super().on_message_begin()
@@ -134,17 +139,21 @@ class HttpProtocol(HttpToolsProtocol):
 
     @override
     def on_url(self, url: bytes) -> None:
-        if not self._pipelined:
+        if not self._is_over:
             super().on_url(url)
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._pipelined:
+        if not self._is_over:
             super().on_header(name, value)
 
     @override
     def on_headers_complete(self) -> None:
-        if self._pipelined:
+        if self._is_over:
+            return
+        if self.parser.get_http_version() == _OTHER_VERSION:
+            self._is_over = True
+            self._refuse(HttpError(505, f"HTTP/{_OTHER_VERSION}: this port speaks HTTP/1.1"))
             return
         # A CONNECT has no path, and uvicorn refuses it.
         self._upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
@@ -158,12 +167,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     @override
     def on_body(self, body: bytes) -> None:
-        if not self._pipelined:
+        if not self._is_over:
             super().on_body(body)
 
     @override
     def on_message_complete(self) -> None:
-        if not self._pipelined and not self._upgrade:
+        if not self._is_over and not self._upgrade:
             self._in_headers, self._header_bytes = True, 0  # of the next request
             super().on_message_complete()
 
@@ -173,6 +182,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: HttpError) -> None:
         """Answer in the form of all errors, and close the connection."""
+        if self.transport.is_closing():
+            return
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.abort()  # the client would take the answer for a part of the one that it reads
             return

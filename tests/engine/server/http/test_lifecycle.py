@@ -222,6 +222,20 @@ async def test_what_is_no_http_gets_an_error_like_others(serve: Any, engine: Fak
     engine.release()
 
 
+@pytest.mark.parametrize("upgrade", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
+@pytest.mark.parametrize("behind", [b"", b"GET /live HTTP/1.1\r\n\r\n"])
+async def test_a_request_line_of_http_2_is_refused_once(serve: Any, upgrade: bytes, behind: bytes) -> None:
+    server = await serve()
+    reader, writer = await connect(server)
+    asked = request("/v1/completions", {"prompt": "abc", "max_tokens": 2}).replace(b"HTTP/1.1", b"HTTP/2.0", 1)
+    writer.write(asked.replace(b"content-type", upgrade + b"content-type", 1) + behind)
+    async with asyncio.timeout(PATIENCE_S):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 505 HTTP Version Not Supported\r\n")
+    assert json.loads(body)["error"]["message"] == "HTTP/2.0: this port speaks HTTP/1.1"
+    writer.close()
+
+
 @pytest.mark.parametrize("more", [b"", b"connection: keep-alive\r\nexpect: 100-continue\r\n"])
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_its_connection(
