@@ -1,4 +1,4 @@
-"""Interceptors of every call: authentication by token, and a status for requests that are missing or cannot be decoded."""
+"""Interceptors of every call: authentication by token, and a status for a request that is missing, not alone, or damaged."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def _refusal(method: str, error: DraftlineError) -> _Handler:
 
 
 class SingleRequestInterceptor(grpc.aio.ServerInterceptor):
-    """Reads the request of each method that takes one, and answers with a status if it is missing or cannot be decoded.
+    """Reads the request of each method that takes one, and answers with a status unless it is one that can be decoded.
 
-    gRPC's own reader leaves a call without a request open for ever, and calls damaged bytes a fault of the server. So these
-    methods are served as methods with a stream of requests. Their handlers are coroutines.
+    gRPC's own reader leaves a call without a request open for ever, ignores all but the first, and calls damaged bytes a fault
+    of the server. So these methods are served as methods with a stream of requests. Their handlers are coroutines.
     """
 
     @override
@@ -93,16 +93,18 @@ class SingleRequestInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _with_request(behaviour: Any) -> Callable[[object, Context], Awaitable[Any]]:
-    """``behaviour`` of a method, with the first message of a stream as its request."""
+    """``behaviour`` of a method, with the only message of a stream as its request."""
 
     async def handle(_: object, context: Context) -> Any:
         try:
             request = await context.read()
+            has_more = request is not grpc.aio.EOF and await context.read() is not grpc.aio.EOF
         except DecodeError as error:
             await abort(context, to_status(error))
-        if request is grpc.aio.EOF:
+        if request is grpc.aio.EOF or has_more:
+            number = "more than one request" if has_more else "no request"
             # The code that gRPC has for it: https://grpc.github.io/grpc/core/md_doc_statuscodes.html
-            await abort(context, unimplemented("the call has no request, and the method takes exactly one"))
+            await abort(context, unimplemented(f"the call has {number}, and the method takes exactly one"))
         return await behaviour(request, context)
 
     return handle

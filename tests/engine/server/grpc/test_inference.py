@@ -470,11 +470,17 @@ METHODS = (
     ("messages", "code", "details"),
     [
         ([], grpc.StatusCode.UNIMPLEMENTED, "the call has no request, and the method takes exactly one"),
+        (
+            [b"", b""],
+            grpc.StatusCode.UNIMPLEMENTED,
+            "the call has more than one request, and the method takes exactly one",
+        ),
         ([b"\xff\xff\xff"], INVALID_ARGUMENT, "Error parsing message"),
+        ([b"", b"\xff\xff\xff"], INVALID_ARGUMENT, "Error parsing message"),
     ],
-    ids=["no request", "a damaged one"],
+    ids=["no request", "two", "a damaged one", "a damaged second one"],
 )
-async def test_a_call_without_a_whole_request_has_one_status(
+async def test_a_call_without_one_whole_request_has_one_status(
     channel: grpc.aio.Channel,
     stub: AsyncStub,
     method: str,
