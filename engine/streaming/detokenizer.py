@@ -10,14 +10,18 @@ import codecs
 
 
 class Detokenizer:
-    """Turns the token bytes of one output into text, and finds its stop strings."""
+    """Turns the token bytes of one output into text, and finds its stop strings.
+
+    Attributes:
+        undecoded: the bytes so far of a character that later tokens may complete.
+    """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         """``stops`` are the strings that end the output. None of them is empty."""
         self._stops = stops
         self._max_stop_len = max(map(len, stops), default=0)
         self._first_characters = frozenset(stop[0] for stop in stops)
-        self._undecoded = b""
+        self.undecoded = b""
         self._held = ""
 
     def push(self, token: bytes) -> tuple[str, str | None]:
@@ -45,15 +49,15 @@ class Detokenizer:
 
     def push_unchecked(self, token: bytes) -> str:
         """Add one token without looking for stop strings, and return its whole characters. No text may be held."""
-        data = self._undecoded + token
+        data = self.undecoded + token
         text, used = codecs.utf_8_decode(data, "replace")
-        self._undecoded = data[used:]
+        self.undecoded = data[used:]
         return text
 
     def flush(self) -> str:
         """Return the rest of the text: what was held, and the replacement character for an unfinished character."""
-        text = self._held + self._undecoded.decode(errors="replace")
-        self._held, self._undecoded = "", b""
+        text = self._held + self.undecoded.decode(errors="replace")
+        self._held, self.undecoded = "", b""
         return text
 
     def _first_possible_stop(self, text: str) -> int:

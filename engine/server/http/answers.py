@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -185,14 +185,22 @@ class TokenTexts:
         data = self.data(token.token_id)
         return {"token": data.decode(errors="replace"), "logprob": _finite(token.logprob), "bytes": list(data)}
 
-    def completion(self, positions: Sequence[PositionLogprobs], offsets: TextOffsets) -> dict[str, Any]:
-        """``logprobs`` of a completion: these positions of an output, whose earlier tokens ``offsets`` has."""
+    def completion(
+        self, positions: Sequence[PositionLogprobs], offsets: TextOffsets, in_text: Callable[[int], bytes]
+    ) -> dict[str, Any]:
+        """``logprobs`` of a completion.
+
+        Args:
+            positions: of an output.
+            offsets: has its earlier tokens.
+            in_text: the bytes that the output's text has of a token.
+        """
         ids = [position.chosen.token_id for position in positions]
         return {
             "tokens": [self.text(token_id) for token_id in ids],
             "token_logprobs": [_finite(position.chosen.logprob) for position in positions],
             "top_logprobs": [self._top(position) for position in positions],
-            "text_offset": [offsets.push(self._tokenizer.token_bytes(token_id)) for token_id in ids],
+            "text_offset": [offsets.push(in_text(token_id)) for token_id in ids],
         }
 
     def echo(self, text: str, ids: Sequence[int], positions: Sequence[PositionLogprobs]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
+
+from draftline.engine.streaming.detokenizer import Detokenizer
 
 
 class TextOffsets:
@@ -12,7 +13,7 @@ class TextOffsets:
     def __init__(self, start: int = 0) -> None:
         """The text begins at ``start``."""
         self._characters = start  # whole ones so far
-        self._undecoded = b""  # the bytes of the next one
+        self._detokenizer = Detokenizer(())
 
     def push(self, data: bytes) -> int:
         """Add a token by the bytes that the text has of it; none for a special token.
@@ -21,11 +22,9 @@ class TextOffsets:
             The offset of the character that the token begins or goes on with. Bytes that are no UTF-8 are U+FFFD in the text.
         """
         # A first byte that does not go on with the character begins the one behind it.
-        behind = len((self._undecoded + data[:1]).decode(errors="replace")) - 1
+        behind = len((self._detokenizer.undecoded + data[:1]).decode(errors="replace")) - 1
         offset = self._characters + max(behind, 0)
-        whole, used = codecs.utf_8_decode(self._undecoded + data, "replace")
-        self._undecoded = (self._undecoded + data)[used:]
-        self._characters += len(whole)
+        self._characters += len(self._detokenizer.push_unchecked(data))
         return offset
 
 

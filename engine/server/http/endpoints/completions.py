@@ -91,6 +91,9 @@ class CompletionAnswer:
         self._generation = generation
         self._tokenizer = engine.tokenizer
         self._texts = TokenTexts(engine.tokenizer)
+        # Only the marks of a structural tag may be written with special tokens, whose names are then in the text.
+        has_marks = body.structured_outputs is not None and body.structured_outputs.structural_tag is not None
+        self._in_text = self._texts.data if has_marks else engine.tokenizer.token_bytes
         self._head = Head.of("cmpl-", model, engine.info)
         self._usage = UsageCount()
         self._offsets: dict[int, TextOffsets] = {}  # of each choice's listed tokens
@@ -137,7 +140,7 @@ class CompletionAnswer:
                 logprobs = None
                 if update.logprobs:
                     offsets = self._offsets.setdefault(number, TextOffsets())
-                    logprobs = self._texts.completion(update.logprobs, offsets)
+                    logprobs = self._texts.completion(update.logprobs, offsets, self._in_text)
                 if update.text or logprobs:
                     yield self._chunk(number, update.text, logprobs, {})
             case Finished():
@@ -165,7 +168,7 @@ class CompletionAnswer:
         echo = self._echo(prompt) if self._body.echo else ""
         logprobs = None
         if self._body.logprobs is not None:
-            logprobs = self._texts.completion(each.logprobs or (), TextOffsets(len(echo)))
+            logprobs = self._texts.completion(each.logprobs or (), TextOffsets(len(echo)), self._in_text)
             if self._body.echo:
                 before = self._texts.echo(echo, self._ids(prompt), output.prompt_logprobs or ())
                 logprobs = {name: [*listed, *logprobs[name]] for name, listed in before.items()}
