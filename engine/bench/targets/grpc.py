@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from typing import Any, Self
 
 from typing_extensions import override
@@ -103,7 +102,7 @@ class GrpcTarget(Target):
 
     @override
     async def ready(self) -> None:
-        while (found := await self._metrics.read(_ASKED_S)) is not None and _is_getting_ready(found):
+        while (found := await self._metrics.read(_ASKED_S)) is not None and found.get("getting_ready"):
             await asyncio.sleep(_PAUSE_S)
 
     @override
@@ -127,9 +126,3 @@ class GrpcTarget(Target):
         await self._metrics.close()
         await self._session.close()
         await self._client.close()
-
-
-def _is_getting_ready(found: Mapping[str, float]) -> bool:
-    """What `EngineStats.getting_ready` is, of a server's metrics."""
-    idle = not any(map(found.get, ("running_sequences", "waiting_sequences", "queued_requests")))
-    return bool(found.get("kernels_compiling") or (idle and found.get("graphs_to_capture")))

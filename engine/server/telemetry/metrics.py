@@ -129,11 +129,12 @@ ENGINE_METRICS: Mapping[str, _Family] = {
         "graphs_to_capture",
         "CUDA graphs of common steps that are captured while there is no work, or at their first use.",
     ),
+    "getting_ready": _gauge("getting_ready", "1 while such kernels or graphs may delay steps, else 0."),
     "drafter": _drafter,
     "work": _work,
     "token_gaps": _histogram("inter_token_seconds", "Time between two steps, once for each decoding sequence."),
 }
-"""The metrics of each field of `EngineStats`."""
+"""The metrics of each field of `EngineStats`, and of what follows from them."""
 
 
 class Metrics(Collector):
