@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from draftline.engine.errors import UsageError
+from draftline.structured.members import RepeatedMemberError, unique_members
 
 COMPLETIONS = "/v1/completions"
 CHATS = "/v1/chat/completions"
@@ -79,7 +80,9 @@ def check_ids(path: Path, plain: PlainPrompts) -> set[str]:
 
 def _parsed(line: bytes, name: str, plain: PlainPrompts) -> BatchLine:
     try:
-        content = json.loads(line)
+        content = json.loads(line, object_pairs_hook=unique_members)
+    except RepeatedMemberError as error:
+        return BatchLine(name, error=f"the line {error}")
     except (ValueError, RecursionError) as error:
         return BatchLine(name, error=f"the line is not JSON: {error}")
     if isinstance(content, str):

@@ -18,6 +18,7 @@ from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.tools.formats import FORMATS
 from draftline.engine.tools.python_call import PLACE, NoArgumentsError, python_arguments
 from draftline.engine.tools.tool_format import ToolFormat
+from draftline.structured.members import RepeatedMemberError, unique_members
 
 _Format = dict[str, Any]
 
@@ -286,7 +287,9 @@ class _Writer:
     def _schema(self, tool: Tool) -> dict[str, Any]:
         """A tool's schema, which is that of an object."""
         try:
-            schema = json.loads(tool.parameters)
+            schema = json.loads(tool.parameters, object_pairs_hook=unique_members)
+        except RepeatedMemberError as error:
+            raise InvalidRequestError(FieldViolation(self._place(tool), str(error))) from None
         except (ValueError, RecursionError) as error:
             raise InvalidRequestError(FieldViolation(self._place(tool), f"is not JSON: {error}")) from None
         if not isinstance(schema, dict):

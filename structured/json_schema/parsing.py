@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.limits import SchemaLimits
+from draftline.structured.members import RepeatedMemberError, unique_members
 
 Json = Any
 """A JSON value as Python's json reads it, but numbers with a fraction or an exponent are Decimals."""
@@ -34,8 +35,10 @@ def parse(text: str, limits: SchemaLimits) -> Json:
 
     try:
         value = json.loads(
-            text, parse_int=_integer, parse_float=_decimal, parse_constant=refuse, object_pairs_hook=_object
+            text, parse_int=_integer, parse_float=_decimal, parse_constant=refuse, object_pairs_hook=unique_members
         )
+    except RepeatedMemberError as error:
+        raise InvalidConstraintError(f"the schema {error}") from None
     except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidConstraintError(f"the schema is not JSON: {error}") from None
     _check_numbers(value, "")
@@ -77,15 +80,6 @@ def _digits(number: Decimal) -> int:
     _, _, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     return max(number.adjusted(), 0) + 1 + max(-exponent, 0)
-
-
-def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    names: dict[str, Json] = {}
-    for name, value in pairs:
-        if name in names:
-            raise InvalidConstraintError(f"the schema has an object with two members named {name!r}")
-        names[name] = value
-    return names
 
 
 def _depth(text: str) -> int:

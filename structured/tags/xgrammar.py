@@ -27,6 +27,7 @@ from draftline.structured.language import (
     Triggered,
 )
 from draftline.structured.language import Literal as LiteralForm
+from draftline.structured.members import RepeatedMemberError, unique_members
 from draftline.structured.tags.form import size
 
 MAX_BYTES: Final = 4 << 20
@@ -56,7 +57,9 @@ def read_structural_tag(source: str, inner: InnerLanguage) -> Form:
     if len(source.encode()) > MAX_BYTES:
         raise InvalidConstraintError(f"is larger than {MAX_BYTES} bytes")
     try:
-        value = json.loads(source)
+        value = json.loads(source, object_pairs_hook=unique_members)
+    except RepeatedMemberError as error:
+        raise InvalidConstraintError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise InvalidConstraintError(f"is not JSON: {error}") from None
     reader = _Reader(inner)

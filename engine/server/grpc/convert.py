@@ -24,6 +24,7 @@ from draftline.engine.protocol import EngineInfo, GenerateRequest, Prompt
 from draftline.engine.server.grpc.limits import check_generate
 from draftline.engine.validation import violations
 from draftline.models.tokenization.rendering import Rendering
+from draftline.structured.members import RepeatedMemberError, check_members
 from draftline.v1 import engine_pb2 as pb
 
 POSITIONS_PER_MESSAGE = 2048
@@ -285,6 +286,10 @@ def _variables(text: str) -> dict[str, object]:
         value = from_json(text) if text else {}
     except ValueError as error:
         raise InvalidRequestError(FieldViolation("chat.chat_template_kwargs", f"is not JSON: {error}")) from None
+    try:
+        check_members(text or "{}")
+    except RepeatedMemberError as error:
+        raise InvalidRequestError(FieldViolation("chat.chat_template_kwargs", str(error))) from None
     if not isinstance(value, dict):
         raise InvalidRequestError(FieldViolation("chat.chat_template_kwargs", "must be a JSON object"))
     return value

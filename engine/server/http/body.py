@@ -18,6 +18,7 @@ from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.http.errors import DisconnectedError, HttpError
 from draftline.engine.server.http.fields import INERT, INERT_IN_CONSTRAINT, Inert, refused
 from draftline.engine.validation import quoted
+from draftline.structured.members import RepeatedMemberError, check_members
 
 _LONG = 200
 """Characters of a wrong text from which an error quotes."""
@@ -232,9 +233,14 @@ def _too_large(config: ServerConfig) -> HttpError:
 
 def _decoded(content: bytes) -> object:
     try:
-        return from_json(content, allow_inf_nan=False)
+        value = from_json(content, allow_inf_nan=False)
     except ValueError as error:
         raise HttpError(400, f"the body is not JSON: {error}") from None
+    try:
+        check_members(content)
+    except RepeatedMemberError as error:
+        raise HttpError(400, f"the body {error}") from None
+    return value
 
 
 def _violations(error: ValidationError, values: object) -> list[FieldViolation]:

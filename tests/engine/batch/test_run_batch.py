@@ -87,10 +87,11 @@ async def test_every_form_of_line_and_one_error_a_line(url: str, tmp_path: Path)
         {"custom_id": 5, "prompt": "a"},
         {"custom_id": "extra", "url": "/v1/completions", "body": {"prompt": "a"}, "x": 1},
         "[1]",
+        '{"custom_id": "twice", "prompt": "a", "prompt": "b"}',
     )
     errors = await run(requests, tmp_path / "out.jsonl", url)
     answers = read_answers(tmp_path / "out.jsonl")
-    assert errors == 8
+    assert errors == 9
     assert [answer["custom_id"] for answer in answers] == [
         *(
             "chat",
@@ -105,6 +106,7 @@ async def test_every_form_of_line_and_one_error_a_line(url: str, tmp_path: Path)
             "line-10",
             "extra",
             "line-12",
+            "line-13",
         )
     ]
     bodies = [answer["response"]["body"]["choices"][0] for answer in answers[:4]]
@@ -112,6 +114,7 @@ async def test_every_form_of_line_and_one_error_a_line(url: str, tmp_path: Path)
     assert texts == ["user", "abc", "tex", "us"]
     assert all(answer["error"] is None for answer in answers[:4])
     assert "temperature" in answers[4]["error"]["message"]
+    assert answers[-1]["error"]["message"] == "the line has an object with two members named 'prompt'"
     assert answers[4]["response"]["status_code"] == 400
     assert all(answer["response"] is None and answer["error"]["code"] == "invalid_line" for answer in answers[5:])
 

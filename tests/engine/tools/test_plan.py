@@ -131,3 +131,11 @@ def test_errors_name_what_the_client_has_written(path: str, constraint: Constrai
     made = plan("hermes", "auto", constraint)
     error = made.error(InvalidRequestError(FieldViolation(f"constraint.structural_tag{path}", "is wrong")))
     assert [violation.field for violation in error.violations] == [place]
+
+
+def test_parameters_with_two_members_of_one_name_are_named() -> None:
+    tool = Tool("f", "", '{"type": "object", "properties": {"a": {"type": "string"}, "a": {"type": "integer"}}}')
+    with pytest.raises(
+        InvalidRequestError, match=r"^chat\.tools\[0\]\.parameters: has an object with two members named 'a'$"
+    ):
+        form_of(Chat([{"role": "user", "content": "x"}], tools=(tool,)))

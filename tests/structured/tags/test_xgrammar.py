@@ -181,6 +181,11 @@ def test_what_would_take_long_to_read_is_refused(form: dict[str, Any]) -> None:
         language(spec(new(form)))
 
 
+def test_two_members_of_one_name_are_an_error() -> None:
+    with pytest.raises(InvalidConstraintError, match="has an object with two members named 'value'"):
+        language(spec('{"type": "structural_tag", "format": {"type": "const_string", "value": "a", "value": "b"}}'))
+
+
 @pytest.mark.parametrize("source", ["", "3", "[1", '{"format": 1}', '{"type": "tag", "format": {}}'])
 def test_what_is_no_structural_tag_is_an_error(source: str) -> None:
     with pytest.raises(InvalidConstraintError):
