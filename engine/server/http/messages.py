@@ -142,6 +142,8 @@ def _misplaced(message: ChatMessage, path: str) -> Iterator[FieldViolation]:
     for name, role in _OF_ROLE.items():
         if getattr(message, name) and message.role != role:
             yield FieldViolation(f"{path}.{name}", f"only a message of the role {role} has it, not {message.role}")
+    if message.reasoning and message.reasoning_content and message.reasoning != message.reasoning_content:
+        yield FieldViolation(f"{path}.reasoning", "is not the message's reasoning_content; set one of them")
     calls = {call.id for call in message.tool_calls or ()}
     for index, part in enumerate(_parts(message)):
         place = f"{path}.content[{index}]"

@@ -56,7 +56,8 @@ def sampling_params(body: Generating, *, max_tokens: int | None, **fixed: object
 
 
 def _token_id(key: str) -> int:
-    if not (key.isascii() and key.isdecimal() and len(key) <= 10):
+    # One text for each number: no two members are for one token.
+    if not (key.isascii() and key.isdecimal() and len(key) <= 10 and str(int(key)) == key):
         raise InvalidRequestError(FieldViolation("logit_bias", f"{key[:32]!r} is not a token id"))
     return int(key)
 
@@ -97,7 +98,8 @@ def constraint(
             raise InvalidRequestError(FieldViolation("structured_outputs", f"set one of it and {field}"))
         return _structured(body.structured_outputs)
     if form is not None and form.type != "json_schema" and form.json_schema is not None:
-        raise InvalidRequestError(FieldViolation(f"{field}.{schema}", f"is set, but {field}.type is {form.type}"))
+        name = f"{field}.{schema.partition('.')[0]}"
+        raise InvalidRequestError(FieldViolation(name, f"is set, but {field}.type is {form.type}"))
     if form is None or form.type == "text":
         return None, []
     if form.type == "json_object":

@@ -55,6 +55,8 @@ async def tokenize(body: TokenizeBody, state: ServerState, call: HttpCall) -> di
     names = Names((("text", "prompt"), *RENDERED_PATHS, *calls, ("chat.messages", "messages"), ("chat", "messages")))
     prompt: str | Chat
     if body.messages is None:
+        of_chats = [name for name in Rendered.model_fields if getattr(body, name) is not None]
+        refuse(*(FieldViolation(name, "is for messages, not for a prompt") for name in of_chats))
         prompt = body.prompt or ""
         check_prompt(prompt, engine, names, None)
     else:

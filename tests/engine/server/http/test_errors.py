@@ -58,6 +58,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"stop": ["a", ""]}, "stop[1]", "at least 1 character"),
     ("/v1/completions", {"stop": ["x"] * 5000}, "stop", "at most 4096 fit"),
     ("/v1/completions", {"logit_bias": {"x": 1}}, "logit_bias", "'x' is not a token id"),
+    ("/v1/completions", {"logit_bias": {"1": 1, "01": 2}}, "logit_bias", "'01' is not a token id"),
     ("/v1/completions", {"logit_bias": {"999": 1}}, "logit_bias[999]", "999 is not a token id of this model"),
     ("/v1/completions", {"allowed_token_ids": [1, 999]}, "allowed_token_ids[1]", "999 is not a token id of this model"),
     ("/v1/completions", {"allowed_token_ids": []}, "allowed_token_ids", "has 0 entries; it needs at least 1"),
@@ -83,8 +84,14 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     (
         "/v1/completions",
         {"response_format": {"type": "json_object", "json_schema": {"schema": True}}},
-        "response_format.json_schema.schema",
+        "response_format.json_schema",
         "response_format.type is json_object",
+    ),
+    (
+        "/v1/completions",
+        {"response_format": {"type": "text", "json_schema": {"name": "a"}}},
+        "response_format.json_schema",
+        "response_format.type is text",
     ),
     ("/v1/completions", {"response_format": {"type": "regex", "pattern": "a"}}, "response_format.type", "'regex'"),
     ("/v1/completions", {"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "missing"),
@@ -109,6 +116,12 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("/v1/chat/completions", {"messages": [_ASKED | {"tool_call_id": "a"}]}, "messages[0].tool_call_id", "role tool"),
     ("/v1/chat/completions", {"messages": [_ASKED | {"reasoning": "a"}]}, "messages[0].reasoning", "role assistant"),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "assistant", "content": "a", "reasoning": "b", "reasoning_content": "c"}]},
+        "messages[0].reasoning",
+        "is not the message's reasoning_content",
+    ),
     ("/v1/chat/completions", {"top_logprobs": 2}, "top_logprobs", "logprobs is not"),
     ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
     ("/v1/chat/completions", {"tools": [{"type": "function"}]}, "tools[0].function", "required"),
@@ -267,6 +280,29 @@ async def test_the_type_of_a_body(http: httpx2.AsyncClient, kind: str, status: i
     content = json.dumps(COMPLETION)
     response = await http.post("/v1/completions", content=content, headers={"content-type": kind})
     assert response.status_code == status, response.text
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        ('{"prompt": "a", "max_tokens": 1, "max_tokens": 2}', "max_tokens"),
+        ('{"prompt": "a", "logit_bias": {"1": 1, "1": 2}}', "1"),
+        ('{"prompt": "a", "structured_outputs": {"json": {"type": "string", "type": "integer"}}}', "type"),
+        ('{"prompt": "a", "seed": 1, "\\u0073eed": 1}', "seed"),
+    ],
+    ids=["a field", "a token", "in a schema", "escaped"],
+)
+async def test_two_members_of_one_name_are_refused(http: httpx2.AsyncClient, content: str, name: str) -> None:
+    headers = {"content-type": "application/json"}
+    response = await http.post("/v1/completions", content=content, headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == f"the body has an object with two members named {name!r}"
+
+
+@pytest.mark.parametrize("name", ["add_generation_prompt", "continue_final_message", "chat_template_kwargs"])
+async def test_a_prompt_to_tokenize_has_no_options_of_messages(http: httpx2.AsyncClient, name: str) -> None:
+    found = await error(http, "/tokenize", 400, prompt="a", **{name: {} if name.startswith("chat") else False})
+    assert (found["param"], found["message"]) == (name, f"{name}: is for messages, not for a prompt")
 
 
 async def test_the_table_has_only_parameters_that_exist() -> None:
