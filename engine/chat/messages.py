@@ -129,6 +129,10 @@ def _message(path: str, message: object) -> tuple[str, str]:
         if content is None and message.get("tool_calls"):
             content = ""
         more = set(message) - {"role", "content", *_DETAILS.get(role, ())}
+        for owner, names in _DETAILS.items():
+            if misplaced := sorted(more.intersection(names)):
+                problem = f"only a message of the role {owner} has it, not {role}"
+                raise InvalidRequestError(FieldViolation(f"{path}.{misplaced[0]}", problem))
         if more or "role" not in message or ("content" not in message and content is None):
             problem = f"needs exactly 'role' and 'content', has {sorted(map(str, message))}"
             raise InvalidRequestError(FieldViolation(path, problem))
@@ -162,6 +166,9 @@ _DETAILS: dict[Any, tuple[str, ...]] = {
 
 def _details(path: str, message: Mapping[str, Any]) -> MessageDetails:
     reasoning = message.get("reasoning") or message.get("reasoning_content") or ""
+    if reasoning != (message.get("reasoning_content") or reasoning):
+        problem = "is not the message's reasoning_content; set one of them"
+        raise InvalidRequestError(FieldViolation(f"{path}.reasoning", problem))
     call_id = message.get("tool_call_id") or ""
     for name, text in (("reasoning", reasoning), ("tool_call_id", call_id)):
         if not isinstance(text, str):

@@ -117,6 +117,18 @@ CHATS: list[tuple[Any, str]] = [
     ([{"role": "user"}], "chat.messages[0]: needs exactly 'role' and 'content', has ['role']"),
     ([{"role": "user", "content": None}], "chat.messages[0].content: must be text, not None"),
     (
+        [{"role": "user", "content": "a", "reasoning": "b"}],
+        "chat.messages[0].reasoning: only a message of the role assistant has it, not user",
+    ),
+    (
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a", "tool_call_id": "b"}],
+        "chat.messages[1].tool_call_id: only a message of the role tool has it, not assistant",
+    ),
+    (
+        [{"role": "assistant", "content": "a", "reasoning": "b", "reasoning_content": "c"}],
+        "chat.messages[0].reasoning: is not the message's reasoning_content; set one of them",
+    ),
+    (
         [{"role": "user", "content": [{"type": "text", "text": "b"}, {"type": "image_url", "image_url": {}}]}],
         "chat.messages[0].content[1]: must be {'type': 'text', 'text': …}: the model reads text",
     ),
