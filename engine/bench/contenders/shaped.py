@@ -14,6 +14,16 @@ from draftline.engine.errors import UsageError
 SHAPE_HELP = f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json, instead of --model"
 
 
+def check_has_no_model(config: EngineConfig) -> None:
+    """Check that the options leave the model to a shape.
+
+    Raises:
+        UsageError: they name a model, or the format of its weights.
+    """
+    if given := [name for name in ("model", "load_format") if name in config.model_fields_set]:
+        raise UsageError(f"--{given[0].replace('_', '-')} and --shape: set one of them")
+
+
 @contextmanager
 def shaped(config: EngineConfig, shape: str | None) -> Iterator[EngineConfig]:
     """The configuration with a folder of the shape as its model, which lasts as long as the context.
@@ -24,8 +34,7 @@ def shaped(config: EngineConfig, shape: str | None) -> Iterator[EngineConfig]:
     if shape is None:
         yield config
         return
-    if refused := [name for name in ("model", "load_format") if name in config.model_fields_set]:
-        raise UsageError(f"--{refused[0].replace('_', '-')} and --shape: set one of them")
+    check_has_no_model(config)
     from draftline.engine.bench.contenders.engines import BenchmarkModel  # imports torch, which takes seconds
 
     try:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from draftline.engine.bench.batches import CPU_WORKLOADS, GPU_WORKLOADS, WORKLOADS, find_workloads
-from draftline.engine.bench.contenders.shaped import SHAPE_HELP
+from draftline.engine.bench.contenders.shaped import SHAPE_HELP, check_has_no_model
 from draftline.engine.bench.contenders.shapes import find_shape
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import command_line
@@ -56,10 +56,10 @@ def throughput(
         found = None if shape is None else find_shape(shape)
     except ValueError as error:
         raise UsageError(f"{'--workloads' if shape is None else '--workloads or --shape'}: {error}") from None
-    if found is not None and "model" in engine.model_fields_set:
-        raise UsageError("--model and --shape: set one of them")
     if found is None:
         find_models(engine)
+    else:
+        check_has_no_model(engine)
     import torch  # takes seconds
 
     from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender, Draftline, Transformers

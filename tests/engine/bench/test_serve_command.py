@@ -103,6 +103,10 @@ def test_prompts_that_the_cache_knew_before_are_told(
         (("serve", "--plot", "x.svg"), "--plot: shows turns, and a conversation of baseline has one"),
         (("serve", "--tool-len", "4"), "--tool-len: needs two --turns or more"),
         (("serve", "--shape", "qwen3-0.6b", "--load-format", "auto"), "--load-format and --shape: set one of them"),
+        (
+            ("throughput", "--shape", "qwen3-0.6b", "--load-format", "auto"),
+            "--load-format and --shape: set one of them",
+        ),
         (("ablate", "--shape", "qwen3-0.6b", "--model", "smollm2"), "--model and --shape: set one of them"),
         (("compare", "--shape", "qwen3-0.6b", "--model", "smollm2"), "--model and --shape: set one of them"),
         (("compare", "--flags", "vllm=--dtype half"), "--flags: vllm is not one of --engines draftline"),
