@@ -71,6 +71,8 @@ def grammar_error(message: str) -> str:
         return "the grammar cannot be read: a name in angle brackets is not a special token of the model, perhaps"
     if message.startswith("rollback not supported"):
         return "the attributes max_tokens and stop of a rule are not supported"
+    if "when checking relevance of lexemes" in message:
+        return "bounds on a string's length take too long to combine with its other conditions: give it lower bounds"
     message = message.replace("<non-verbose/>", "").replace(" (in regex)", "")
     message = re.sub(r"; following special tokens are available: .*", "", message)  # their names are ours
     lines = [line for line in message.splitlines() if NO_FORCING not in line]

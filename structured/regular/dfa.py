@@ -1,4 +1,4 @@
-"""Deterministic automata of syntax trees: conjunctions, complements and emptiness.
+"""Deterministic automata of syntax trees: conjunctions and complements.
 
 The letters of an automaton are classes of characters that none of its sets tells apart. Sizes are bounded: a larger
 automaton raises `TooComplexError` instead of taking long.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -272,69 +272,10 @@ def minimal(dfa: Dfa) -> Dfa:
     return Dfa(dfa.starts, dfa.letters, tuple(steps), tuple(dfa.accepts[state] for state in order))
 
 
-def _product_letters(parts: Sequence[Part]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+def product_letters(parts: Sequence[Part]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """The intervals of the joint alphabet: their starts, and for each the letter of every part."""
     starts = sorted({start for part in parts for start in part.dfa.starts})
     return tuple(starts), [tuple(part.dfa.letter(start) for part in parts) for start in starts]
-
-
-def is_empty(parts: Sequence[Part], min_length: int = 0, max_length: int | None = None) -> bool:
-    """Whether no text of a length within the bounds (in code points) is in all parts.
-
-    Raises:
-        TooComplexError: it exceeds the budget.
-    """
-    starts, joint = _product_letters(parts)
-    # Surrogates are not characters: skip intervals of them.
-    letters = list(
-        dict.fromkeys(letter for start, letter in zip(starts, joint, strict=True) if _has_characters(start, starts))
-    )
-
-    def accepting(state: tuple[int, ...]) -> bool:
-        return all(part.dfa.accepts[at] == part.inside for part, at in zip(parts, state, strict=True))
-
-    def successors(state: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        for letter in letters:
-            yield tuple(part.dfa.steps[at][one] for part, at, one in zip(parts, state, letter, strict=True))
-
-    layer = frozenset([tuple(0 for _ in parts)])
-    if min_length == 0 and max_length is None:
-        seen = set(layer)
-        stack = list(layer)
-        while stack:
-            state = stack.pop()
-            if accepting(state):
-                return False
-            for target in successors(state):
-                if target not in seen:
-                    if len(seen) >= MAX_DFA_STATES * 4:
-                        raise TooComplexError(f"more than {MAX_DFA_STATES * 4} states")
-                    seen.add(target)
-                    stack.append(target)
-        return True
-    layers: set[frozenset[tuple[int, ...]]] = set()
-    length = 0
-    work = 0
-    while layer and (max_length is None or length <= max_length):
-        if length >= min_length:
-            if any(accepting(state) for state in layer):
-                return False
-            if layer in layers:
-                return True
-            layers.add(layer)
-        work += len(layer) * len(letters)
-        if work > 300_000:
-            raise TooComplexError("too many lengths to try")
-        layer = frozenset(target for state in layer for target in successors(state))
-        length += 1
-    return True
-
-
-def _has_characters(start: int, starts: tuple[int, ...]) -> bool:
-    if not 0xD800 <= start <= 0xDFFF:
-        return True
-    position = bisect.bisect_right(starts, start)
-    return (starts[position] if position < len(starts) else 0x110000) > 0xE000
 
 
 def conjunction(parts: Sequence[Part]) -> Dfa:
@@ -343,7 +284,7 @@ def conjunction(parts: Sequence[Part]) -> Dfa:
     Raises:
         TooComplexError: it exceeds the budget.
     """
-    starts, joint = _product_letters(parts)
+    starts, joint = product_letters(parts)
     distinct = {letter: number for number, letter in enumerate(dict.fromkeys(joint))}
     letters = tuple(distinct[letter] for letter in joint)
     first = tuple(0 for _ in parts)

@@ -6,12 +6,16 @@ regular expression have no terminal (`is_expressible`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.forms.text import string_text
 from draftline.structured.json_schema.multiples import InexpressibleNumbersError
 from draftline.structured.json_schema.shapes.numbers import NumberSet
-from draftline.structured.json_schema.shapes.strings import StringSet
+from draftline.structured.json_schema.shapes.strings import StringSet, string_tree
 from draftline.structured.json_schema.shapes.union import Shapes
+from draftline.structured.regular.dfa import TooComplexError
 from draftline.structured.regular.syntax import (
     ANY_CHAR,
     ANY_TEXT,
@@ -21,6 +25,9 @@ from draftline.structured.regular.syntax import (
     repeat,
     to_regex,
 )
+
+_MAX_JOINED: Final = 1 << 16
+"""The longest expression of several conditions on a string."""
 
 
 class LarkTerminals:
@@ -68,6 +75,8 @@ class LarkTerminals:
             return f"/{to_regex(string_text(tree))}/"
 
         length = repeat(ANY_CHAR, strings.min_length, strings.max_length)
+        if length != ANY_TEXT and (joined := _joined(strings)) is not None:
+            return f"({text(length)} & {joined})"
         parts = [text(pattern) for pattern in sorted(strings.patterns, key=to_regex)]
         if length != ANY_TEXT or not parts:
             parts.insert(0, text(length))
@@ -109,6 +118,21 @@ def _is_plain(strings: StringSet) -> bool:
 
 def _only_patterns(strings: StringSet) -> StringSet:
     return StringSet(patterns=strings.patterns)
+
+
+def _joined(strings: StringSet) -> str | None:
+    """One expression for all conditions but the length; None if there is one condition only, or no short expression.
+
+    llguidance looks for a text that meets all expressions of an intersection. With a count among three, its search can go
+    through all lengths, and exceeds the limit of a mask.
+    """
+    if len(strings.patterns) + len(strings.not_patterns) + bool(strings.without) < 2:
+        return None
+    try:
+        regex = to_regex(string_text(string_tree(replace(strings, min_length=0, max_length=None))))
+    except TooComplexError:
+        return None
+    return f"/{regex}/" if len(regex) <= _MAX_JOINED else None
 
 
 def _plain_tree(strings: StringSet) -> Node:

@@ -13,6 +13,7 @@ from typing import Final
 
 from draftline.structured.regular import dfa
 from draftline.structured.regular.dfa import Part
+from draftline.structured.regular.emptiness import is_empty
 from draftline.structured.regular.expression import MAX_TREE_STATES, to_tree
 from draftline.structured.regular.syntax import (
     ANY_CHAR,
@@ -95,7 +96,7 @@ ALL_STRINGS: Final = StringSet()
 
 @functools.lru_cache(maxsize=4096)
 def _is_empty(strings: StringSet) -> bool:
-    return dfa.is_empty(list(parts_of(strings)), strings.min_length, strings.max_length)
+    return is_empty(list(parts_of(strings)), strings.min_length, strings.max_length)
 
 
 def one_of(values: frozenset[str]) -> StringSet:

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from draftline.structured.regular import charset, ecma
-from draftline.structured.regular.dfa import Part, TooComplexError, build, conjunction, is_empty
+from draftline.structured.regular.dfa import Part, TooComplexError, build, conjunction
+from draftline.structured.regular.emptiness import is_empty
 from draftline.structured.regular.expression import searching, to_tree, without_anchors
 from draftline.structured.regular.syntax import NEVER, Chars, lengths, literal
 
@@ -131,6 +132,34 @@ def test_conjunction_and_emptiness() -> None:
     assert is_empty([Part(build(literal("abc")))], 4, None)
     assert is_empty([Part(build(literal("abc")))], 0, 2)
     assert to_tree(build(NEVER)) == NEVER
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        ("^(aa)*$", "^(aaa)*$"),
+        ("^(a{4})*b?$", "^(a{6})*b$"),
+        ("^[ab]*a[ab]{3}$", "^b"),
+        ("^a{3,7}$|^b{12,}$", "^[ab]*$"),
+        ("^a{3,7}$", "b"),
+        ("^$", "^$"),
+        ("^(a{5}|a{7})*$", "^a{30,}$"),
+    ],
+)
+def test_a_text_of_any_length_is_found(patterns: tuple[str, ...]) -> None:
+    parts = [Part(build(without_anchors(ecma.parse(pattern)))) for pattern in patterns]
+    joint = conjunction(parts)
+    layers = [{0}]
+    for _ in range(60):
+        layers.append({target for state in layers[-1] for target in joint.steps[state]})
+    found = [any(joint.accepts[state] for state in layer) for layer in layers]
+    for low in range(20):
+        for high in range(low, 40):
+            assert is_empty(parts, low, high) == (not any(found[low : high + 1])), (low, high)
+        assert is_empty(parts, low) == (not any(found[low:])), low
+    for length in range(48, 60):  # it has the remainders of 12 * 10**12, and both are beyond what does not repeat
+        far = 12 * 10**12 + length - 48
+        assert is_empty(parts, far, far) == (not found[length]), length
 
 
 @pytest.mark.parametrize(
