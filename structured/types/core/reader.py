@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ from draftline.structured.types.core.place import (
     Reader,
     UnwritableError,
 )
+from draftline.structured.types.core.references import leads_to_itself
 
 
 class CoreReader:
@@ -58,6 +59,8 @@ class CoreReader:
         self._recursive: dict[str, bool] = {}
         self._unwritable: dict[str, tuple[Violation, ...]] = {}
         self._first: dict[str, Place] = {}
+        self._at_any_depth: dict[tuple[int, str], tuple[CoreSchema, Fragment]] = {}
+        self._counts_depth = False  # whether what is being read has a recursive part or any value in it
         self._max_nesting = max_nesting
         self.ends = False
 
@@ -81,7 +84,7 @@ class CoreReader:
         unknown = schema.keys() - _OPTIONS[kind] if kind in _OPTIONS else set()
         if unknown:
             return self.refuse(place, kind, f"Draftline does not know its option {min(unknown)}")
-        return read(self, schema, place)
+        return self._class(read, schema, place) if "cls" in schema else read(self, schema, place)
 
     def read_key(self, schema: CoreSchema, place: Place) -> Fragment:
         """The JSON Schema of the names of members that become keys of a dict."""
@@ -122,6 +125,22 @@ class CoreReader:
         """Record a validator in Python."""
         self.python.setdefault((place.path, reason), Violation(place.path, keyword, reason))
 
+    def _class(self, read: Read, schema: CoreSchema, place: Place) -> Fragment:
+        """A class. Within a recursive type it is read at each depth: if its depth makes no difference, it is written once."""
+        same = (id(schema), place.path)
+        if same in self._at_any_depth:
+            name = self._name(f"{schema['cls'].__name__}:{place.path}")
+            self.definitions.setdefault(name, self._at_any_depth[same][1])
+            return {"$ref": f"#/$defs/{name}"}
+        outer, self._counts_depth = self._counts_depth, False
+        try:
+            fragment = read(self, schema, place)
+            if fragment.get("type") == "object" and not self._counts_depth:
+                self._at_any_depth[same] = (schema, fragment)
+        finally:
+            self._counts_depth |= outer
+        return fragment
+
     # --- definitions ------------------------------------------------------------------------------------------------
 
     def _reference(self, ref: str, place: Place) -> Fragment:
@@ -130,6 +149,7 @@ class CoreReader:
             return self.read(self._schemas[ref], place)
         name = self._name(ref)
         if self._is_recursive(ref):
+            self._counts_depth = True
             first = self._first.setdefault(ref, place)
             if place.depth > min(first.depth + self._max_nesting, MAX_DEPTH):
                 self.ends = True
@@ -151,6 +171,7 @@ class CoreReader:
 
     def any_value(self, place: Place) -> Fragment:
         """Any JSON value, down to the deepest nesting."""
+        self._counts_depth = True
         scalars = ["null", "boolean", "number", "string"]
         if place.depth > MAX_DEPTH:
             return {"type": scalars, "format": "double"}
@@ -183,27 +204,8 @@ class CoreReader:
     def _is_recursive(self, ref: str) -> bool:
         known = self._recursive.get(ref)
         if known is None:
-            seen: set[str] = set()
-            waiting = list(_references(self._schemas[ref]))
-            while waiting:
-                one = waiting.pop()
-                if one not in seen:
-                    seen.add(one)
-                    waiting.extend(_references(self._schemas[one]))
-            known = self._recursive[ref] = ref in seen
+            known = self._recursive[ref] = leads_to_itself(ref, self._schemas)
         return known
-
-
-def _references(part: Any) -> Iterator[str]:
-    if isinstance(part, Mapping):
-        if part.get("type") == "definition-ref":
-            yield part["schema_ref"]
-        for key, value in part.items():
-            if key not in ("metadata", "serialization", "config", "default"):
-                yield from _references(value)
-    elif isinstance(part, list | tuple):
-        for value in part:
-            yield from _references(value)
 
 
 def _read_any(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
