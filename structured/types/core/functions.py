@@ -140,6 +140,19 @@ def read_after(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     return reader.read(schema["schema"], place)
 
 
+def is_code(schema: CoreSchema) -> bool:
+    """Whether a part is a function of a user's in place of a schema."""
+    if schema["type"] != "function-plain":
+        return False
+    function = schema["function"]["function"]
+    return _known(function) is None and not _is_internal(function)
+
+
+def note_code(reader: Reader, schema: CoreSchema, place: Place) -> None:
+    """Record a function in place of a schema as a validator in Python."""
+    reader.unenforced(place, "plain", f"the validator {_name(schema['function']['function'])} is Python code")
+
+
 def read_plain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """A function in place of a schema. The type must say by other means which JSON it reads."""
     function = schema["function"]["function"]
@@ -149,15 +162,13 @@ def read_plain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     if _is_internal(function):
         return _unknown(reader, function, place)
     given = schema.get("json_schema_input_schema")
-    name = _name(function)
-    reader.unenforced(place, "plain", f"the validator {name} is Python code")
+    note_code(reader, schema, place)
     if given is not None and given["type"] != "any":
         return reader.read(given, place)
     described = _described(schema)
     if described is None:
-        return reader.refuse(
-            place, "plain", f"only the validator {name} knows its values; give it a json_schema_input_type"
-        )
+        reason = f"only the validator {_name(function)} knows its values; give it a json_schema_input_type"
+        return reader.refuse(place, "plain", reason)
     return described
 
 

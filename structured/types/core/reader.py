@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.json_schema import json_schema_language
@@ -14,6 +13,7 @@ from draftline.structured.regular import rust
 from draftline.structured.regular.ecma import UntranslatablePatternError
 from draftline.structured.regular.ecma_text import ecma_text
 from draftline.structured.types.core import (
+    chains,
     collections,
     constants,
     functions,
@@ -23,7 +23,6 @@ from draftline.structured.types.core import (
     temporal,
     unions,
 )
-from draftline.structured.types.core.limits import text_limits
 from draftline.structured.types.core.place import (
     MAX_DEPTH,
     NOTHING,
@@ -218,45 +217,6 @@ def _through(key: str) -> Read:
     return lambda reader, schema, place: reader.read(schema[key], place)
 
 
-def _read_chain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
-    """Steps one after the other. Steps behind the first that read JSON too must accept the text as well."""
-    first, *later = schema["steps"]
-    limits = [text_limits(step) for step in later]
-    if all(limits):
-        return functions.read_limited(reader, first, place, [pair for each in limits for pair in each.items()])
-    if reader.resolve(first)["type"] == "any" and any(_is_hashable_check(one) for one in later):
-        return {"type": ["null", "boolean", "number", "string"], "format": "double"}
-    if not all(_is_native(one) for one in later):
-        # The first step has read the JSON; to the others, in strict mode, a date's text is no date.
-        reason = "this pydantic rejects all of its values in strict mode"
-        if place.config.get("strict"):
-            return reader.refuse(place, "strict", reason)
-        reader.unenforced(place, "strict", reason)
-    fragments = [reader.read(one, place) for one in (first, *later) if one["type"] != "is-instance"]
-    return fragments[0] if len(fragments) == 1 else {"allOf": fragments}
-
-
-_NATIVE: Final = frozenset(
-    ["any", "none", "bool", "int", "float", "str", "list", "dict", "nullable", "union", "default"]
-)
-
-
-def _is_native(part: Any) -> bool:
-    """Whether all types in a schema are those of JSON."""
-    if isinstance(part, list | tuple):
-        return all(_is_native(one) for one in part)
-    if not isinstance(part, Mapping):
-        return True
-    kind = str(part.get("type", "any"))
-    known = kind in _NATIVE or kind.startswith("function-") or kind == "no-info"
-    inner = ("schema", "items_schema", "keys_schema", "values_schema", "choices")
-    return known and all(_is_native(part[key]) for key in inner if key in part)
-
-
-def _is_hashable_check(schema: CoreSchema) -> bool:
-    return schema["type"] == "is-instance" and getattr(schema["cls"], "__name__", "") == "Hashable"
-
-
 def _read_json(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """A string that holds JSON of a type, which must be regular."""
     inner = CoreReader()
@@ -330,7 +290,7 @@ _READERS: Final[dict[str, Read]] = {
     "custom-error": _through("schema"),
     "lax-or-strict": _through("strict_schema"),
     "json-or-python": _through("json_schema"),
-    "chain": _read_chain,
+    "chain": chains.read_chain,
     "json": _read_json,
     "function-after": functions.read_after,
     "function-before": functions.read_after,
