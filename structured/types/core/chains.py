@@ -12,8 +12,14 @@ from draftline.structured.types.core.place import CoreSchema, Fragment, Place, R
 
 
 def read_chain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
-    """Steps one after the other. Steps behind the first that read JSON too must accept the text as well."""
-    first, *later = _steps_of_texts(reader, schema["steps"], place)
+    """Steps one after the other. Functions of users among them are validators in Python."""
+    fragment = _read_steps(reader, _steps_of_texts(reader, schema["steps"], place), place)
+    return functions.as_stated(schema, fragment) if _has_code(schema) else fragment
+
+
+def _read_steps(reader: Reader, steps: Sequence[CoreSchema], place: Place) -> Fragment:
+    """Steps that read JSON. Those behind the first must accept the text as well."""
+    first, *later = steps
     limits = [text_limits(step) for step in later]
     if all(limits):
         return functions.read_limited(reader, first, place, [pair for each in limits for pair in each.items()])
@@ -27,6 +33,17 @@ def read_chain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
         reader.unenforced(place, "strict", reason)
     fragments = [reader.read(one, place) for one in (first, *later) if one is first or one["type"] != "is-instance"]
     return fragments[0] if len(fragments) == 1 else {"allOf": fragments}
+
+
+def read_json_or_python(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """The part for JSON. A class with a chain of its own may state its strings beside it."""
+    json = schema["json_schema"]
+    fragment = reader.read(json, place)
+    return functions.as_stated(schema, fragment) if _has_code(json) else fragment
+
+
+def _has_code(schema: CoreSchema) -> bool:
+    return schema["type"] == "chain" and any(map(functions.is_code, schema["steps"]))
 
 
 def _steps_of_texts(reader: Reader, steps: Sequence[CoreSchema], place: Place) -> Sequence[CoreSchema]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import json
 import operator
 import zoneinfo
 from collections.abc import Callable, Iterable
@@ -14,6 +15,8 @@ from pydantic import types
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema import DEFAULT_LIMITS, unenforceable
 from draftline.structured.types.core.limits import LIMITS, Limit
 from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader, text
 from draftline.structured.types.texts import encoded, network
@@ -137,7 +140,7 @@ def read_after(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     reader.unenforced(
         place, schema["type"].removeprefix("function-"), f"the validator {_name(function)} is Python code"
     )
-    return reader.read(schema["schema"], place)
+    return as_stated(schema, reader.read(schema["schema"], place))
 
 
 def is_code(schema: CoreSchema) -> bool:
@@ -236,6 +239,23 @@ def _described(schema: CoreSchema) -> Fragment | None:
     if "$defs" in stated or not stated.keys() - {"title", "description", "default", "examples"}:
         return None
     return stated
+
+
+def as_stated(schema: CoreSchema, fragment: Fragment) -> Fragment:
+    """The strings that functions in Python take, if their type states more than the schema before or behind them says.
+
+    Types of countries, currencies and languages have an enum or a pattern in their ``__get_pydantic_json_schema__``.
+    """
+    if fragment.get("type") != "string" or "pydantic_js_functions" not in schema.get("metadata", {}):
+        return fragment
+    stated = _described(schema)
+    if stated is None or stated.get("type", "string") != "string":
+        return fragment
+    both = {"allOf": [fragment, stated]}
+    try:
+        return fragment if unenforceable(json.dumps(both), DEFAULT_LIMITS) else both
+    except (InvalidConstraintError, TypeError):  # no JSON Schema, in spite of its name
+        return fragment
 
 
 def _known(function: Any) -> Known | None:

@@ -289,7 +289,7 @@ _READERS: Final[dict[str, Read]] = {
     "default": _through("schema"),
     "custom-error": _through("schema"),
     "lax-or-strict": _through("strict_schema"),
-    "json-or-python": _through("json_schema"),
+    "json-or-python": chains.read_json_or_python,
     "chain": chains.read_chain,
     "json": _read_json,
     "function-after": functions.read_after,

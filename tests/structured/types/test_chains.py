@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -74,3 +75,64 @@ def test_a_chain_without_json_is_refused(steps: list[CoreSchema]) -> None:
     with pytest.raises(UnsupportedConstraintError) as caught:
         typed_schema(model)
     assert {one.pointer for one in caught.value.violations} == {"M.x"}
+
+
+def stating(schema: CoreSchema, stated: dict[str, Any]) -> Any:
+    """A class with a core schema, and with a JSON Schema that says more."""
+
+    class Stating:
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+            return deepcopy(schema)  # pydantic adds to it
+
+        @classmethod
+        def __get_pydantic_json_schema__(cls, inner: Any, handler: Any) -> dict[str, Any]:
+            return {"type": "string", "title": "A title", **stated}
+
+    return Stating
+
+
+def behind(schema: CoreSchema) -> CoreSchema:
+    return core_schema.no_info_after_validator_function(lambda value: value, schema)
+
+
+CHAIN = core_schema.chain_schema([TEXT, UPPER])
+
+
+@pytest.mark.parametrize(
+    ("schema", "stated", "accepted", "rejected"),
+    [
+        (behind(TEXT), {"enum": ["EUR", "USD", "longer"]}, '"EUR" "USD"', '"abc" "longer"'),
+        (behind(TEXT), {"pattern": "^[a-z]{2,9}$"}, '"ab" "abc"', '"a" "AB" "abcd"'),
+        (CHAIN, {"pattern": "^[a-z]{2,9}$"}, '"ab" "abc"', '"a" "AB" "abcd"'),
+        (
+            core_schema.json_or_python_schema(CHAIN, core_schema.is_instance_schema(str)),
+            {"enum": ["a"]},
+            '"a"',
+            '"b"',
+        ),
+        (behind(TEXT), {"pattern": "(?i)a"}, '"abc" "b"', '"abcd"'),
+        (behind(TEXT), {"enum": ["abcd"]}, '"abc" "b"', '"abcd"'),
+        (behind(TEXT), {"type": "integer"}, '"abc" "b"', '"abcd" 1'),
+        (behind(core_schema.int_schema()), {"enum": ["a"]}, "1", '"a"'),
+        (TEXT, {"enum": ["a"]}, '"b" "abc"', '"abcd"'),
+    ],
+    ids=[
+        "an enum",
+        "a pattern",
+        "of a chain",
+        "of a chain beside Python",
+        "in another dialect",
+        "without a value",
+        "of another kind",
+        "no string",
+        "without a function",
+    ],
+)
+def test_what_a_class_states_of_its_strings_beside_a_function(
+    schema: CoreSchema, stated: dict[str, Any], accepted: str, rejected: str
+) -> None:
+    typed = typed_schema(stating(schema, stated))
+    walker = Walker.of_language(json_schema_language(typed.json_schema, integers="plain"))
+    words = f"{accepted} {rejected}".split()
+    assert [text for text in words if walker.accepts(text)] == accepted.split()
