@@ -308,6 +308,12 @@ def _dialect(name: Json) -> Dialect | None:
     return _DIALECTS.get(re.sub(r"^https?://|#$", "", name))
 
 
+def schema_uri(dialect: Dialect) -> str:
+    """What "$schema" is in a schema of a dialect."""
+    scheme = "http" if dialect <= Dialect.DRAFT7 else "https"
+    return f"{scheme}://{next(name for name, one in _DIALECTS.items() if one == dialect)}"
+
+
 def _subschemas(value: dict[str, Json]) -> Iterator[tuple[tuple[str | int, ...], Json]]:
     for keyword, inner in value.items():
         if keyword in _SCHEMA or (keyword == "items" and not isinstance(inner, list)):

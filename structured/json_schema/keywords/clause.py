@@ -95,12 +95,12 @@ class Expander(Protocol):
         """Whether it is proven that no value meets the demands."""
 
 
-def invalid(location: Location, keyword: str, expected: str) -> InvalidConstraintError:
-    """The error of a keyword with a malformed value."""
+def invalid(location: Location, keyword: str, expected: str, hint: str = "") -> InvalidConstraintError:
+    """The error of a keyword with a malformed value, with a hint at its end."""
     shown = json.dumps(location.schema[keyword], ensure_ascii=False, default=str)
     if len(shown) > _SHOWN:
         shown = shown[: _SHOWN - 1] + "…"
-    return InvalidConstraintError(f"{location.pointer}/{keyword}: expected {expected}, not {shown}")
+    return InvalidConstraintError(f"{location.pointer}/{keyword}: expected {expected}, not {shown}{hint}")
 
 
 def unsupported(expander: Expander, location: Location, keyword: str, reason: str) -> Clause:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from draftline.structured.json_schema.document import Dialect, Document, Location
+from draftline.structured.json_schema.document import Dialect, Document, Location, schema_uri
 from draftline.structured.json_schema.keywords.clause import invalid, is_number
 from draftline.structured.json_schema.parsing import Json
 
@@ -47,6 +47,8 @@ _STRING: Final = _Kind("a string", lambda value: isinstance(value, str))
 _LIST: Final = _Kind("a list", lambda value: isinstance(value, list))
 _NAMES: Final = _Kind("a list of different names", _is_names)
 _SCHEMA: Final = _Kind("a schema", lambda value: True, lambda value: [()])
+_ONE_SCHEMA: Final = _Kind("one schema", lambda value: not isinstance(value, list), lambda value: [()])
+_SCHEMA_OR_LIST: Final = _Kind("a schema or a list of schemas", lambda value: True)
 _SCHEMAS: Final = _Kind(
     "a non-empty list of schemas",
     lambda value: isinstance(value, list) and bool(value),
@@ -85,7 +87,8 @@ _KEYWORDS: Final[tuple[tuple[Dialect, Dialect, _Kind, tuple[str, ...]], ...]] = 
     (_D6, _D2020, _SCHEMA, ("contains", "propertyNames")),
     (_D7, _D2020, _SCHEMA, ("else", "if", "then")),
     (_D2019, _D2020, _SCHEMA, ("unevaluatedItems", "unevaluatedProperties")),
-    (_D2020, _D2020, _SCHEMA, ("items",)),
+    (_D4, _D2019, _SCHEMA_OR_LIST, ("items",)),
+    (_D2020, _D2020, _ONE_SCHEMA, ("items",)),
     (_D4, _D2020, _SCHEMAS, ("allOf", "anyOf", "oneOf")),
     (_D2020, _D2020, _SCHEMAS, ("prefixItems",)),
     (_D4, _D2020, _SCHEMAS_BY_NAME, ("definitions", "patternProperties", "properties")),
@@ -112,6 +115,15 @@ def check_values(document: Document, location: Location) -> None:
         if kind is None:
             continue
         if not kind.fits(value):
-            raise invalid(location, keyword, kind.expected)
+            raise invalid(location, keyword, kind.expected, _older(location, keyword, value))
         for path in kind.schemas(value):
             document.child(location, keyword, *path)
+
+
+def _older(location: Location, keyword: str, value: Json) -> str:
+    """The newest older draft in which a keyword may have a value: schemas often do not say of which draft they are."""
+    for draft in sorted(Dialect, reverse=True):
+        kind = _KINDS[draft].get(keyword) if draft < location.dialect else None
+        if kind is not None and kind.fits(value):
+            return f'; an older draft has that: "$schema": "{schema_uri(draft)}"'
+    return ""

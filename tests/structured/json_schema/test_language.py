@@ -461,7 +461,8 @@ def test_unique_items_are_unique_for_readers_of_floats_too() -> None:
         ('{"type": "strnig"}', "/type"),
         ('{"minimum": "1"}', "/minimum"),
         ('{"properties": []}', "/properties"),
-        ('{"items": [{}]}', "/items"),
+        ('{"items": [{}]}', '/items: expected one schema, not [{}]; an older draft has that: "$schema": "https://json-schema.org/draft/2019-09/schema"'),
+        ('{"exclusiveMinimum": true}', 'not true; an older draft has that: "$schema": "http://json-schema.org/draft-04/schema"'),
         ('{"minLength": -1}', "/minLength"),
         ('{"anyOf": []}', "/anyOf"),
         ('{"a": 1, "a": 2}', "two members"),
@@ -470,7 +471,7 @@ def test_unique_items_are_unique_for_readers_of_floats_too() -> None:
         ("false", "no value matches"),
         ('{"type": "string", "enum": [1]}', "no value matches"),
     ],
-)
+)  # fmt: skip
 def test_malformed_schemas_are_rejected(schema: str, message: str) -> None:
     with pytest.raises(InvalidConstraintError, match=re.escape(message)):
         json_schema_language(schema)
