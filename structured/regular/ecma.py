@@ -21,6 +21,7 @@ from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.expression import conjuncts
 from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
+from draftline.structured.regular.properties import disputed, emoji_property, fixed_property, script
 from draftline.structured.regular.syntax import (
     Anchor,
     Chars,
@@ -123,6 +124,7 @@ class _Parser(PatternReader):
     def __init__(self, pattern: str, word: CharSet, near_word: CharSet) -> None:
         super().__init__(pattern)
         self._words = (word, near_word)
+        self._uncertain = charset.NONE  # characters of which Unicode, by its version, says this and that
 
     def alternatives(self, nesting: int) -> Node:
         if nesting > MAX_NESTING:
@@ -224,9 +226,8 @@ class _Parser(PatternReader):
         """The ranges of a class, which may overlap and hold surrogates."""
         negated = self.eat("^")
         members: list[tuple[int, int]] = []
-        properties = False
+        self._uncertain = charset.NONE
         while not self.eat("]"):
-            properties = properties or self.text.startswith(("\\p", "\\P"), self.position)
             low = self._class_atom()
             if self.text.startswith("-", self.position) and not self.text.startswith("-]", self.position):
                 before = self.position
@@ -247,7 +248,7 @@ class _Parser(PatternReader):
         if not negated:
             return tuple(members)
         outside = charset.complement(charset.charset(members))
-        return charset.difference(outside, _by_category()["Cn"]) if properties else outside
+        return charset.difference(outside, self._uncertain)
 
     def _class_atom(self) -> CharSet:
         if self.position >= len(self.text):
@@ -279,7 +280,7 @@ class _Parser(PatternReader):
         if (found := self.match(_HEX4)) is not None:
             return self._utf16(int(found[1], 16))
         if (found := self.match(_PROPERTY)) is not None:
-            return _property(found[1], found[2], negated=found[0][0] == "P")
+            return self._property(found[1], found[2], negated=found[0][0] == "P")
         if letter == "0" and not re.match(r"0[0-9]", self.text[self.position :]):
             self.position += 1
             return charset.of("\0")
@@ -289,6 +290,17 @@ class _Parser(PatternReader):
             raise UntranslatablePatternError(f"the escape \\{letter}")
         self.position += 1
         return charset.of(letter)
+
+    def _property(self, kind: str | None, name: str, negated: bool) -> CharSet:
+        if kind is None and (fixed := fixed_property(name)) is not None:
+            return charset.complement(fixed) if negated else fixed
+        inside = _members(kind, name)
+        if inside is None:
+            raise UntranslatablePatternError(f"the Unicode property {name}")
+        # The next version of Unicode may put an unassigned character in any class: it is in neither set.
+        uncertain = charset.union(_by_category()["Cn"], disputed(name))
+        self._uncertain = charset.union(self._uncertain, uncertain)
+        return charset.difference(charset.complement(inside) if negated else inside, uncertain)
 
     def _utf16(self, unit: int) -> CharSet:
         if 0xD800 <= unit <= 0xDBFF and self.text.startswith("\\u", self.position):
@@ -352,15 +364,13 @@ _LONG_CATEGORIES: Final = {
 _CATEGORIES: Final = frozenset(_LONG_CATEGORIES.values())
 
 
-def _property(kind: str | None, name: str, negated: bool) -> CharSet:
+def _members(kind: str | None, name: str) -> CharSet | None:
+    if kind in ("sc=", "Script="):
+        return script(name)
     short = _LONG_CATEGORIES.get(name, name)
-    if kind not in (None, "gc=", "General_Category=") or short not in _CATEGORIES:
-        raise UntranslatablePatternError(f"the Unicode property {name}")
-    by_category = _by_category()
-    # The next version of Unicode may put an unassigned character in any category: it is in neither set.
-    assigned = charset.complement(by_category["Cn"])
-    inside = charset.union(*(members for category, members in by_category.items() if category.startswith(short)))
-    return charset.difference(assigned, inside) if negated else charset.intersection(assigned, inside)
+    if kind in (None, "gc=", "General_Category=") and short in _CATEGORIES:
+        return charset.union(*(members for one, members in _by_category().items() if one.startswith(short)))
+    return emoji_property(name) if kind is None else None
 
 
 @functools.cache
