@@ -117,7 +117,9 @@ class Session:
 
     async def _write_all(self) -> None:
         async for request_id, update in self._mailbox:
-            entry = self._entries[request_id]
+            entry = self._entries.get(request_id)
+            if entry is None:
+                continue  # a drain has cut the request off; the engine makes updates until it has stopped it
             if not entry.request.note(update):
                 await self._write(entry, update)
                 continue

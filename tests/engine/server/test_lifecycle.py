@@ -188,6 +188,29 @@ async def test_draining_gives_up_after_its_timeout_and_cancels_the_rest(engine: 
         await asyncio.sleep(0.001)
 
 
+async def test_a_stream_outlives_what_the_engine_says_of_requests_that_were_cut_off(
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.pace(0.001)
+    server = Server(ServerConfig(port=0, drain_timeout=0.1))
+    await server.start()
+    await server.serve(engine)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        client = SessionClient(InferenceServiceStub(channel))
+        for name in ("a", "b"):
+            await client.submit(name, text_request(name, max_tokens=4000))
+        await asyncio.to_thread(engine.wait_running, 2)
+        assert not await server.drain()
+        errors: dict[str, int] = {}
+        while len(errors) < 2:
+            response = await client.next()
+            if response.WhichOneof("event") == "error":
+                errors[response.request_id] = response.error.code
+        assert set(errors.values()) == {grpc.StatusCode.UNAVAILABLE.value[0]}
+        assert await client.call.code() is grpc.StatusCode.UNAVAILABLE
+    assert "a request failed" not in caplog.text
+
+
 async def test_draining_does_not_wait_for_idle_streams(server: Server, stub: AsyncStub) -> None:
     client = SessionClient(stub)
     await client.submit("a", text_request("a"))
