@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from draftline.engine.cli.connection import NEEDS_SERVER, Connection
 from draftline.engine.cli.models import find_models
+from draftline.engine.client.access import is_grpc_address
 from draftline.engine.client.convert import request_message, with_stop
 from draftline.engine.client.convert import update as update_of
 from draftline.engine.config import EngineConfig
@@ -127,11 +128,13 @@ def connected(address: str, engine: EngineConfig, connection: Connection) -> Ite
     """Open a channel to a server, whose calls carry the connection's token.
 
     Raises:
-        UsageError: engine options are given with it (a running server has its own), or a file cannot be read.
-        ServerError: no server answers at the address, or not with or without TLS.
+        UsageError: engine options are given with it (a running server has its own), or a file cannot be used.
+        ServerError: the address is none, or no server answers at it, or not with or without TLS.
     """
     if engine != EngineConfig():
         raise UsageError("--server: the server has its own engine; give no engine options with it")
+    if not is_grpc_address(address):
+        raise ServerError(f"{address} is no address of a gRPC server: give host:port")
     with connection.channel(address) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=CONNECT_S)
@@ -142,8 +145,6 @@ def connected(address: str, engine: EngineConfig, connection: Connection) -> Ite
 
 def _unreachable(address: str, connection: Connection) -> str:
     """Why a channel does not become ready: gRPC does not say."""
-    if "://" in address:
-        return f"{address} is no address of a gRPC server: give host:port"
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):

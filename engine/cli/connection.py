@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
@@ -12,7 +11,8 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from draftline.engine.client.access import checked_token
-from draftline.engine.errors import UsageError
+from draftline.engine.client.tls import Tls
+from draftline.engine.errors import InvalidRequestError, UsageError
 from draftline.engine.options import Options
 
 TOKEN_VARIABLE = "DRAFTLINE_TOKEN"
@@ -47,32 +47,34 @@ class Connection(Options):
         """A channel to a server.
 
         Raises:
-            UsageError: a file cannot be read.
+            UsageError: a file cannot be used.
         """
         options = [("grpc.max_receive_message_length", -1)]
-        if not self.uses_tls:
+        tls = self.certificates()
+        if tls is None:
             return grpc.insecure_channel(address, options)
-        ca, cert, key = self.certificates()
-        return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, cert), options)
+        return grpc.secure_channel(address, tls.credentials(), options)
 
-    def certificates(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Read the authorities, the client's certificate and its key; None for each that is not given.
+    def certificates(self) -> Tls | None:
+        """The certificates, which can be used; None without TLS.
 
         Raises:
-            UsageError: a file cannot be read.
+            UsageError: a file cannot be used.
         """
-        return _read("ca", self.ca), _read("client-cert", self.client_cert), _read("client-key", self.client_key)
+        if not self.uses_tls:
+            return None
+        tls = Tls(self.ca, self.client_cert, self.client_key)
+        try:
+            tls.credentials()
+        except InvalidRequestError as error:
+            [wrong] = error.violations
+            flag = "--ca" if wrong.field == "tls.ca" else "--client-cert"
+            raise UsageError(f"{flag}: {wrong.description}") from error
+        return tls
 
     def token_interceptor(self) -> TokenInterceptor:
         """Adds the token to every call."""
         return TokenInterceptor(self.token or os.environ.get(TOKEN_VARIABLE))
-
-
-def _read(flag: str, path: str | None) -> bytes | None:
-    try:
-        return None if path is None else Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"--{flag}: cannot read {path}: {error.strerror}") from error
 
 
 class _Details(NamedTuple):

@@ -1,10 +1,21 @@
-"""A server's URL and the token for it, as users give them, checked before anything is sent."""
+"""A server's address or URL and the token for it, as users give them, checked before anything is sent."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError, kind_of
+
+_RESOLVERS = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds")
+"""The schemes of gRPC's addresses. Others, such as ``grpc``, it takes for the name of a host."""
+
+
+def is_grpc_address(address: object) -> bool:
+    """Whether gRPC can read an address: ``host:port``, or one with a scheme of gRPC's."""
+    if not isinstance(address, str) or not address:
+        return False
+    scheme, separator, _ = address.partition("://")
+    return not separator or scheme in _RESOLVERS
 
 
 def checked_token(token: object) -> str:

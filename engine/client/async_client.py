@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -20,13 +18,14 @@ import grpc
 import grpc.aio
 from tqdm import tqdm
 
-from draftline.engine.client.access import checked_token
+from draftline.engine.client.access import checked_token, is_grpc_address
 from draftline.engine.client.async_generation import AsyncGeneration, too_late
 from draftline.engine.client.convert import constraint_message, constraint_report
 from draftline.engine.client.errors import call_error
 from draftline.engine.client.pace import Pacer
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
+from draftline.engine.client.tls import Tls
 from draftline.engine.errors import (
     CallFailedError,
     DeadlineExceededError,
@@ -77,30 +76,6 @@ _OPTIONS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """The certificates of a TLS connection. Each option is the path of a PEM file.
-
-    Attributes:
-        ca: the authorities that are trusted to issue the server's certificate; gRPC's own list where None.
-        cert: the client's certificate chain, for a server that asks for one.
-        key: the private key of ``cert``.
-    """
-
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-
-    def credentials(self) -> grpc.ChannelCredentials:
-        """Read the files, and make a channel's credentials.
-
-        Raises:
-            OSError: a file cannot be read.
-        """
-        ca, cert, key = (None if path is None else Path(path).read_bytes() for path in (self.ca, self.cert, self.key))
-        return grpc.ssl_channel_credentials(ca, key, cert)
-
-
 class AsyncClient:
     """A client of one server, on one event loop.
 
@@ -127,10 +102,10 @@ class AsyncClient:
             retry: when to send a request again; `RetryPolicy`'s defaults where None.
 
         Raises:
-            InvalidRequestError: the address is no text, or a URL of HTTP; an argument has another type; or the token has a
-                character that no HTTP header can hold.
+            InvalidRequestError: the address is no text, or a URL; an argument has another type; a file of ``tls`` cannot be
+                used; or the token has a character that no HTTP header can hold.
         """
-        if not isinstance(address, str) or not address or address.startswith(("http://", "https://")):
+        if not is_grpc_address(address):
             raise InvalidRequestError(FieldViolation("address", f"must be host:port of a gRPC server, not {address!r}"))
         if not isinstance(tls, Tls | None):
             raise InvalidRequestError(FieldViolation("tls", f"must be Tls(...) or None, not {kind_of(tls)}"))

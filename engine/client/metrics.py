@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from draftline.engine.client.async_client import Tls
+from draftline.engine.client.tls import Tls
 from draftline.v1 import admin_pb2 as pb
 from draftline.v1.admin_pb2_grpc import AdminServiceStub
 

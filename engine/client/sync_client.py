@@ -10,9 +10,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
-from draftline.engine.client.async_client import AsyncClient, Tls
+from draftline.engine.client.async_client import AsyncClient
 from draftline.engine.client.async_generation import AsyncGeneration
 from draftline.engine.client.retry import RetryPolicy
+from draftline.engine.client.tls import Tls
 from draftline.engine.errors import CallFailedError
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from draftline.engine.errors import CertificateError
 from draftline.engine.server.file_version import FileVersion, file_version
+from draftline.engine.server.pem import read_authorities, read_pair
 
 logger = logging.getLogger(__name__)
 
@@ -99,26 +100,5 @@ class Certificate:
             raise CertificateError(f"cannot read {error.filename}: {error.strerror}") from error
 
     def _read(self) -> Pem:
-        try:
-            chain, key = self._chain.read_bytes(), self._key.read_bytes()
-            authorities = self._authorities.read_bytes() if self._authorities else None
-        except OSError as error:
-            raise CertificateError(f"cannot read {error.filename}: {error.strerror}") from error
-        for path, content, label in ((self._chain, chain, b"CERTIFICATE"), (self._key, key, b"PRIVATE KEY")):
-            if label not in content:
-                raise CertificateError(f"{path}: has no {label.decode().lower()} in PEM")
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._chain, self._key, password="")
-        except (ssl.SSLError, ValueError) as error:
-            # In the middle of a rotation, one file is the new one already.
-            reason = getattr(error, "reason", None) or str(error)
-            raise CertificateError(f"{self._chain} and {self._key} are no pair: {reason.lower()}") from error
-        except OSError as error:
-            raise CertificateError(f"cannot read the certificate's files: {error.strerror}") from error
-        if authorities is not None:
-            try:
-                # gRPC's own error would be that it cannot listen.
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self._authorities)
-            except OSError as error:  # an SSLError is one
-                raise CertificateError(f"{self._authorities}: has no certificate authorities in PEM") from error
-        return Pem(chain, key, authorities)
+        chain, key = read_pair(self._chain, self._key)
+        return Pem(chain, key, None if self._authorities is None else read_authorities(self._authorities))

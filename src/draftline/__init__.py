@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from draftline.engine.async_engine import AsyncEngine
     from draftline.engine.chat.calls import Tool, ToolCall, ToolChoice
     from draftline.engine.chat.messages import Chat
-    from draftline.engine.client.async_client import AsyncClient, Tls
+    from draftline.engine.client.async_client import AsyncClient
     from draftline.engine.client.retry import RetryPolicy
     from draftline.engine.client.sync_client import Client
+    from draftline.engine.client.tls import Tls
     from draftline.engine.config import EngineConfig
     from draftline.engine.errors import (
         CallFailedError,
@@ -122,7 +123,7 @@ _MODULES = {
     "Speculation": "engine.params",
     "StalledReaderError": "engine.errors",
     "StepFailedError": "engine.errors",
-    "Tls": "engine.client.async_client",
+    "Tls": "engine.client.tls",
     "Tool": "engine.chat.calls",
     "ToolCall": "engine.chat.calls",
     "ToolChoice": "engine.chat.calls",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from draftline.engine.bench.targets.grpc import GrpcTarget
 from draftline.engine.bench.targets.target import Target
 from draftline.engine.client.access import http_url_problem
-from draftline.engine.client.async_client import Tls
+from draftline.engine.client.tls import Tls
 from draftline.engine.errors import CallFailedError, EngineStoppedError, MissingExtraError, UsageError
 
 

@@ -12,9 +12,10 @@ from draftline.engine.bench.counts import peak_of, work_of
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.targets.target import Question, RequestError, Target, TargetInfo
 from draftline.engine.bench.targets.updates import record, request_of
-from draftline.engine.client.async_client import AsyncClient, Tls
+from draftline.engine.client.async_client import AsyncClient
 from draftline.engine.client.metrics import ServerMetrics
 from draftline.engine.client.retry import RetryPolicy
+from draftline.engine.client.tls import Tls
 from draftline.engine.outputs import Update
 from draftline.engine.stats import DevicePeak, WorkCounts
 

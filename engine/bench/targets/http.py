@@ -15,7 +15,7 @@ from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.targets.target import Question, RequestError, Target, TargetInfo
 from draftline.engine.chat.messages import Chat
 from draftline.engine.client.access import checked_token
-from draftline.engine.client.async_client import Tls
+from draftline.engine.client.tls import Tls
 from draftline.engine.errors import CallFailedError, UsageError
 
 _VOCAB_SIZE = 30_000

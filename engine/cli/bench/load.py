@@ -22,7 +22,6 @@ from draftline.engine.bench.targets.connect import Access, connect
 from draftline.engine.bench.targets.target import Target, TargetInfo
 from draftline.engine.cli.connection import TOKEN_VARIABLE, Connection
 from draftline.engine.cli.models import find_models
-from draftline.engine.client.async_client import Tls
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import CallFailedError, UsageError
 
@@ -43,11 +42,9 @@ def access(connection: Connection) -> Access:
     """The connection's token and certificates.
 
     Raises:
-        UsageError: a file of certificates cannot be read.
+        UsageError: a file of certificates cannot be used.
     """
-    connection.certificates()  # which names the option of a file that is missing
-    tls = Tls(connection.ca, connection.client_cert, connection.client_key) if connection.uses_tls else None
-    return Access(connection.token or os.environ.get(TOKEN_VARIABLE) or None, tls)
+    return Access(connection.token or os.environ.get(TOKEN_VARIABLE) or None, connection.certificates())
 
 
 def load_conditions(url: str | None, engine: EngineConfig) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from draftline.engine.bench.targets import grpc, http
 from draftline.engine.bench.targets.connect import Access, connect
 from draftline.engine.bench.targets.target import Question, RequestError, Target
 from draftline.engine.chat.messages import Chat
-from draftline.engine.client.async_client import Tls
+from draftline.engine.client.tls import Tls
 from draftline.engine.errors import CallFailedError, DraftlineError, InvalidRequestError, UsageError
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server

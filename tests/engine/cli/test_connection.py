@@ -122,6 +122,7 @@ def test_a_refusal_says_what_is_wrong(
         ),
         (("--server", secure, "--tls"), "is open, but TLS fails"),
         (("--server", "localhost:1"), "no server answers at localhost:1"),
+        (("--server", "grpc://localhost:1"), "grpc://localhost:1 is no address of a gRPC server: give host:port"),
         (("--server", "http://localhost:1"), "http://localhost:1 is no address of a gRPC server: give host:port"),
     ):
         result = run("info", *arguments)
@@ -132,6 +133,14 @@ def test_a_refusal_says_what_is_wrong(
 def test_wrong_options_of_a_connection_are_one_line(files: dict[str, str]) -> None:
     for arguments, message in (
         (("info", "--server", "a:1", "--ca", "/no/such"), "--ca: cannot read /no/such: No such file or directory"),
+        (
+            ("info", "--server", "a:1", "--ca", files["key"]),
+            f"--ca: {files['key']}: has no certificate authorities in PEM",
+        ),
+        (
+            ("info", "--server", "a:1", "--client-cert", files["key"], "--client-key", files["key"]),
+            f"--client-cert: {files['key']}: has no certificate in PEM",
+        ),
         (
             ("info", "--server", "a:1", "--client-cert", files["cert"]),
             "--client-cert and --client-key: set both, or neither",

@@ -238,9 +238,42 @@ async def test_closing_fails_what_runs_and_leaves_no_task(server: Server, engine
     assert {task.get_name() for task in asyncio.all_tasks() - before if "draftline" in repr(task)} == set()
 
 
-async def test_a_wrong_certificate_is_named() -> None:
+async def test_a_wrong_certificate_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match=r"tls: must be Tls\(...\) or None, not an int"):
         AsyncClient(tls=5)  # type: ignore[arg-type]
+    authority = trustme.CA()
+    ours = authority.issue_cert("localhost")
+    paths = {name: str(tmp_path / f"{name}.pem") for name in ("junk", "cert", "key", "other")}
+    Path(paths["junk"]).write_text("no PEM")
+    ours.cert_chain_pems[0].write_to_path(paths["cert"])
+    ours.private_key_pem.write_to_path(paths["key"])
+    authority.issue_cert("someone").private_key_pem.write_to_path(paths["other"])
+    for tls, problem in (
+        (Tls("/no/such.pem"), "tls.ca: cannot read /no/such.pem: No such file or directory"),
+        (Tls(paths["junk"]), f"tls.ca: {paths['junk']}: has no certificate authorities in PEM"),
+        (Tls(cert=paths["cert"]), "tls.key: is missing; tls.cert is set"),
+        (Tls(key=paths["key"]), "tls.cert: is missing; tls.key is set"),
+        (Tls(cert=paths["junk"], key=paths["key"]), f"tls.cert: {paths['junk']}: has no certificate in PEM"),
+        (
+            Tls(cert=paths["cert"], key=paths["other"]),
+            f"tls.cert: {paths['cert']} and {paths['other']} are no pair: key_values_mismatch",
+        ),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            AsyncClient("localhost:1", tls=tls)
+        assert str(caught.value) == problem
+    assert Tls(cert=paths["cert"], key=paths["key"]).credentials()
+
+
+@pytest.mark.parametrize("address", ["", None, "http://localhost:8000", "grpc://localhost:50051", "tcp://a:1"])
+async def test_an_address_that_grpc_cannot_read_is_refused_at_once(address: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="address: must be host:port of a gRPC server, not"):
+        AsyncClient(address)
+
+
+@pytest.mark.parametrize("address", ["localhost:50051", "[::1]:50051", "dns:///localhost:50051", "unix:///tmp/socket"])
+async def test_addresses_in_the_forms_of_grpc_are_taken(address: str) -> None:
+    await AsyncClient(address).close()
 
 
 async def test_a_progress_bar_counts_prompts(client: AsyncClient, capsys: pytest.CaptureFixture[str]) -> None:
