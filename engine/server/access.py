@@ -37,6 +37,7 @@ from draftline.engine.errors import (
     QueueFullError,
     TokenFileError,
     UnauthenticatedError,
+    unreadable,
 )
 from draftline.engine.options import suggestion
 from draftline.engine.protocol import GenerateRequest
@@ -291,15 +292,17 @@ class TokenAccess(Access):
     def _read(self) -> list[_Token]:
         try:
             content = read_yaml(self._path.read_text(encoding="utf-8"))
-            if not content or content == {"tokens": None} or content == {"tokens": []}:
+            if not isinstance(content, dict) or not content or content in ({"tokens": None}, {"tokens": []}):
                 raise TokenFileError(f"{self._path}: has no tokens; it needs a list of them: tokens: [...]")
             return _File.model_validate(content).tokens
-        except OSError as error:
-            raise TokenFileError(f"{self._path}: {error.strerror}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise TokenFileError(f"{self._path}: {unreadable(error)}") from error
         except RepeatedKeyError as error:
             raise TokenFileError(f"{self._path}: line {error.line}: {error.key}: is set twice") from None
-        except (yaml.YAMLError, UnicodeDecodeError):
-            raise TokenFileError(f"{self._path}: is not YAML") from None  # the YAML error's message may quote a token
+        except yaml.YAMLError as error:  # its message may quote a token
+            mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+            line = f"line {mark.line + 1}: " if mark else ""
+            raise TokenFileError(f"{self._path}: {line}is not YAML") from None
         except ValidationError as error:
             raise TokenFileError(f"{self._path}: {'; '.join(_problems(error))}") from None
 
@@ -309,6 +312,8 @@ def _problems(error: ValidationError) -> Iterator[str]:
     details = error.errors(include_input=False, include_url=False)
     for violation, detail in zip(violations(error), details, strict=True):
         problem = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "model_type":
+            problem = "must be a mapping"
         if detail["type"] == "extra_forbidden":
             *parents, name = detail["loc"]
             known = (_Token if parents else _File).model_fields
