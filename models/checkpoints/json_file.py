@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from draftline.models.checkpoints.damaged import damaged
 from draftline.models.errors import ModelLoadError
 
 
@@ -21,7 +22,7 @@ def read_json_object(path: Path) -> dict[str, object]:
     except (OSError, UnicodeDecodeError) as error:
         raise ModelLoadError(f"{path}: cannot be read: {error}") from error
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ModelLoadError(f"{path}: is not valid JSON: {error}") from error
+        raise damaged(path, f"is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise ModelLoadError(f"{path}: holds a {type(value).__name__}, not an object")
     return value

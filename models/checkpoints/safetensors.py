@@ -16,6 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from draftline.models.checkpoints.checkpoint import Checkpoint
+from draftline.models.checkpoints.damaged import damaged
 from draftline.models.checkpoints.json_file import read_json_object
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
@@ -160,4 +161,4 @@ def _open(path: Path) -> _File:
     try:
         return cast(_File, safe_open(path, framework="pt"))
     except (SafetensorError, OSError) as error:
-        raise ModelLoadError(f"{path}: is damaged or no safetensors file: {error}") from error
+        raise damaged(path, f"is damaged or no safetensors file: {error}") from error

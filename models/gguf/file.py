@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from draftline.models.checkpoints.damaged import damaged
 from draftline.models.errors import ModelLoadError
 
 Value = int | float | bool | str | list["Value"]
@@ -190,7 +191,7 @@ def _header(cursor: _Cursor) -> tuple[int, int]:
     """The numbers of tensors and of metadata pairs."""
     magic = cursor.take(4, "the header")
     if magic != _MAGIC:
-        raise ModelLoadError(f"{cursor.path}: is no GGUF file: it begins with {magic!r}")
+        raise damaged(cursor.path, f"is no GGUF file: it begins with {magic!r}")
     version = cursor.uint32("the header")
     if version not in _VERSIONS:
         hint = " (a big-endian file)" if version and version % 65536 == 0 else ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from draftline.models.checkpoints.damaged import damaged
 from draftline.models.checkpoints.json_file import read_json_object_if_there
 from draftline.models.errors import ModelLoadError
 from draftline.models.hf_config import HfConfig
@@ -68,7 +69,7 @@ def _backend(folder: Path) -> Backend:
         try:
             return Backend.from_file(str(path))
         except Exception as error:  # the library raises no narrower class
-            raise ModelLoadError(f"{path}: is damaged: {error}") from error
+            raise damaged(path, f"is damaged: {error}") from error
     if not any((folder / name).is_file() for name in _SLOW_FILES):
         raise ModelLoadError(f"{folder}: holds no tokenizer (tokenizer.json, {', '.join(_SLOW_FILES)})")
     from transformers import AutoTokenizer  # seconds to import, and only folders without tokenizer.json need it

@@ -113,11 +113,21 @@ def _edit_index(folder: Path, name: str, file: object) -> None:
 
 
 FIRST_SHARD = "model-00001-of-00003.safetensors"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 1234\n"
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no header": (lambda f: (f / FIRST_SHARD).write_bytes(b""), FIRST_SHARD),
     "truncated header": (lambda f: _truncate(f / FIRST_SHARD, 100), FIRST_SHARD),
     "truncated data": (lambda f: _truncate(f / FIRST_SHARD, (f / FIRST_SHARD).stat().st_size - 1), FIRST_SHARD),
     "not safetensors": (lambda f: (f / FIRST_SHARD).write_bytes(b"garbage " * 40), FIRST_SHARD),
+    "shard not downloaded": (
+        lambda f: (f / FIRST_SHARD).write_bytes(POINTER),
+        f"{FIRST_SHARD}: is a pointer of Git LFS",
+    ),
+    "index not downloaded": (
+        lambda f: (f / "model.safetensors.index.json").write_bytes(POINTER),
+        "index.json: is a pointer of Git LFS",
+    ),
     "no shard": (lambda f: (f / FIRST_SHARD).unlink(), f"{FIRST_SHARD}: no such file"),
     "not in its shard": (lambda f: _edit_index(f, "x.weight", FIRST_SHARD), f"{FIRST_SHARD}: x.weight: .*not in"),
     "shard elsewhere": (lambda f: _edit_index(f, "x.weight", "../y.safetensors"), r"x.weight: .*not a file name"),

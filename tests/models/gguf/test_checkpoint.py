@@ -463,6 +463,10 @@ def test_damage_anywhere_is_a_load_error_or_harmless(small_file: Path, data: st.
 HEADER: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "cannot be read"),
     "another format": (b"PK\x03\x04" + b"\0" * 40, "is no GGUF file: it begins with b'PK"),
+    "not downloaded": (
+        b"version https://git-lfs.github.com/spec/v1\noid",
+        "m.gguf: is a pointer of Git LFS in place of",
+    ),
     "version 1": (b"GGUF\x01\0\0\0" + b"\0" * 40, "version 1 is not supported; 2 and 3 are"),
     "big-endian": (b"GGUF\0\0\0\x03" + b"\0" * 40, r"\(a big-endian file\) is not supported"),
 }

@@ -569,6 +569,10 @@ def _without_decoder(folder: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "holds no tokenizer"),
+    "not downloaded": (
+        lambda f: (f / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0"),
+        r"tokenizer\.json: is a pointer of Git LFS",
+    ),
     "truncated": (lambda f: (f / "tokenizer.json").write_text('{"version": "1.0"'), r"tokenizer\.json: is damaged"),
     "config is no JSON": (
         lambda f: (f / "tokenizer_config.json").write_text("{"),
