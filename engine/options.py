@@ -18,6 +18,9 @@ from pydantic_core import PydanticUndefined
 _SHOWN_BOUND = 2**31 - 1
 """Bounds from here on come from the width of a field on the wire: no reader needs them."""
 
+_ALIKE = 0.65
+"""Names that are as alike as this are taken for misspellings; see `_likeness`."""
+
 
 class FieldsError(ValueError):
     """Several fields contradict one another. A validator of a whole object raises it."""
@@ -78,10 +81,19 @@ class Options(BaseModel):
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """``; did you mean NAME?`` with the closest of ``known``; empty where none is close."""
+    closest = max(((_likeness(name, each), each) for each in known), default=(0.0, ""))
+    return f"; did you mean {closest[1]}?" if closest[0] >= _ALIKE else ""
+
+
+def _likeness(name: str, other: str) -> float:
+    """How alike two names are, by their letters and, with half the weight, by their words.
+
+    Letters alone would take ``max_completion_tokens`` for ``min_tokens``. Words alone would miss ``modle``.
+    """
     import difflib  # needed for errors alone
 
-    similar = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {similar[0]}?" if similar else ""
+    words, others = set(name.split("_")), set(other.split("_"))
+    return difflib.SequenceMatcher(None, name, other).ratio() + len(words & others) / len(words | others) / 2
 
 
 def sentence(field: FieldInfo) -> str:
