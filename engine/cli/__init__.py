@@ -69,6 +69,8 @@ def _message(error: Any) -> str:
         hidden = {name for each in error.ctx.command.params if getattr(each, "hidden", False) for name in each.opts}
         error.possibilities = [name for name in error.possibilities if name not in hidden]
     message = str(error.format_message()).replace("Value error, ", "").rstrip(".")
+    if message.startswith("Got unexpected extra argument") and error.ctx.params.get("model", "") is None:
+        message += ". The model is an option: --model NAME"  # vLLM's command takes it as an argument
     if not hasattr(error.__cause__, "errors"):
         return message
     from draftline.engine.validation import quoted  # imports pydantic, which raised the cause

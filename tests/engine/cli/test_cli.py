@@ -534,6 +534,12 @@ def test_the_engine_s_process_starts_before_the_server_is_imported() -> None:
             ["serve", "--swap-space", "4"],
             "No such option: --swap-space. Preempted requests are computed again; nothing is swapped (see draftline serve --help)",
         ),
+        (
+            ["serve", "org/name"],
+            "Got unexpected extra argument(s) (org/name). The model is an option: --model NAME (see",
+        ),
+        (["serve", "--model", "a", "b"], "Got unexpected extra argument(s) (b) (see"),
+        (["token", "a", "b"], "Got unexpected extra argument(s) (b) (see"),
         (["serve", "--prot", "1"], "No such option: --prot (Possible options: --host, --port"),
         (
             ["serve", "--port", "many"],
