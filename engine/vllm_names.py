@@ -52,7 +52,7 @@ ENGINE_FOREIGN: Mapping[str, str] = {
     "download_dir": "Set HF_HOME in the environment",
     "hf_overrides": "Edit config.json in the model's folder",
     "hf_token": "Set HF_TOKEN in the environment",
-    "generation_config": "Only its end-of-sequence ids are read; set sampling in each request",
+    "generation_config": "The engine reads only its end-of-sequence ids; set sampling in each request",
     "override_generation_config": "Set sampling in each request",
     "enable_chunked_prefill": "Prompts are always computed in chunks; see inter_token_target",
     "max_num_partial_prefills": "See inter_token_target",
