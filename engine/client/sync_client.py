@@ -25,6 +25,9 @@ from draftline.v1 import engine_pb2 as pb
 
 _Result = TypeVar("_Result")
 
+_CLOSING_S = 1.0
+"""The longest wait for gRPC's tasks at the end of a loop. They take milliseconds."""
+
 
 class _Loop:
     """An event loop on a thread."""
@@ -54,11 +57,11 @@ class _Loop:
             future.cancel()
 
     def close(self) -> None:
-        """Cancel what runs, so that no thread waits for it for ever, and end the thread."""
+        """Let what runs end, or cancel it, so that no thread waits for it for ever. Then end the thread."""
         with self._lock:
             if self._loop.is_closed():
                 return
-            asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
+            asyncio.run_coroutine_threadsafe(_end_others(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -210,8 +213,12 @@ async def _call(function: Any) -> None:
     function()
 
 
-async def _cancel_others() -> None:
+async def _end_others() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
+    # gRPC waits in tasks for the ends of cancelled calls. An end that came after the loop's would be an error in the log of
+    # another client's loop, which delivers the events of all.
+    if others:
+        _, others = await asyncio.wait(others, timeout=_CLOSING_S)
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)

@@ -17,6 +17,7 @@ from fake_engine import FakeEngine
 from patience import DEADLINE_S, PATIENCE_S
 
 from draftline import AsyncClient, Chat, Client, RetryPolicy, SamplingParams, Tls
+from draftline.engine.client.sync_client import _Loop
 from draftline.engine.errors import (
     CallFailedError,
     DeadlineExceededError,
@@ -396,6 +397,23 @@ def test_the_client_without_an_event_loop(address: str) -> None:
         client.generate("abc")
     client.close()
     assert "draftline-client" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_ends_of_cancelled_calls_come_before_the_end_of_their_loop() -> None:
+    """gRPC awaits them in tasks, which a client does not hold."""
+    loop, ended = _Loop(), list[str]()
+
+    async def end_of_call() -> None:
+        await asyncio.sleep(0.05)
+        ended.append("call")
+
+    async def start() -> asyncio.Task[None]:
+        return asyncio.create_task(end_of_call())
+
+    task = loop.run(start())
+    loop.close()
+    assert ended == ["call"]
+    assert not task.cancelled()
 
 
 def test_threads_can_share_a_client(address: str) -> None:
