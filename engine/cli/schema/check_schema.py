@@ -88,9 +88,10 @@ def describe(report: CompileReport, close_objects: bool) -> list[str]:
     """The lines of a report on a schema that is enforced, with its objects closed or as they are."""
     lines = [f"not enforced: #{each.pointer}: {each.keyword}: {each.reason}" for each in report.unenforced]
     lines += [f"closed: #{pointer}" for pointer in report.closed]
+    enforced = "all else" if report.unenforced else "the whole schema"
     if report.no_automaton is None:
-        return [*lines, f"enforced: all else, on the device, by an automaton of {report.states} states"]
-    lines += ["enforced: all else, on the host, by a grammar", f"not on the device: {report.no_automaton}"]
+        return [*lines, f"enforced: {enforced}, on the device, by an automaton of {report.states} states"]
+    lines += [f"enforced: {enforced}, on the host, by a grammar", f"not on the device: {report.no_automaton}"]
     advice = next((advice for part, advice in _ADVICE if part in report.no_automaton), None)
     if advice is None:
         return lines

@@ -19,7 +19,7 @@ from draftline.engine.cli import app
             {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False},
             [],
             0,
-            ["enforced: all else, on the device, by an automaton of "],
+            ["enforced: the whole schema, on the device, by an automaton of "],
         ),
         (
             {"type": "object", "properties": {"a": {"type": "string", "contentEncoding": "base64"}}},
@@ -36,14 +36,14 @@ from draftline.engine.cli import app
             {"type": "object", "properties": {"a": {"type": "null"}}},
             ["--close-objects"],
             0,
-            ["closed: #", "enforced: all else, on the device"],
+            ["closed: #", "enforced: the whole schema, on the device"],
         ),
         (
             {"type": "array"},
             ["--close-objects"],
             0,
             [
-                "enforced: all else, on the host, by a grammar",
+                "enforced: the whole schema, on the host, by a grammar",
                 "not on the device: #: members or items may be any value",
                 'to change that: set "additionalProperties": false; give members and items a type',
             ],
