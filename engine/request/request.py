@@ -297,8 +297,8 @@ def context_violations(field: str, length: int, info: EngineInfo) -> Iterator[Fi
     if length > limit:
         yield FieldViolation(
             field,
-            f"the prompt is too long: {length} tokens, but at most {limit} fit: this server's max_model_len is "
-            f"{info.max_model_len} with at least one output token",
+            f"the prompt is too long: {length} tokens, but at most {limit} fit: max_model_len is "
+            f"{info.max_model_len}, with at least one output token",
             CONTEXT_LENGTH_EXCEEDED,
         )
 

@@ -64,7 +64,7 @@ def text_violations(size: int, info: EngineInfo, field: str) -> Iterator[FieldVi
     if size > limit:
         yield FieldViolation(
             field,
-            f"the prompt is too long: {size} bytes of UTF-8, but at most {limit} fit: this server's max_model_len is "
+            f"the prompt is too long: {size} bytes of UTF-8, but at most {limit} fit: max_model_len is "
             f"{info.max_model_len}, and the model's longest token stands for {info.max_token_bytes} bytes",
             CONTEXT_LENGTH_EXCEEDED,
         )

@@ -72,7 +72,7 @@ GENERATE: list[tuple[Any, dict[str, Any], str]] = [
         {"prompt_token_ids": [1] * 600},
         {},
         (
-            "token_ids: the prompt is too long: 600 tokens, but at most 511 fit: this server's max_model_len is 512 "
+            "token_ids: the prompt is too long: 600 tokens, but at most 511 fit: max_model_len is 512, "
             "with at least one output token"
         ),
     ),
