@@ -139,7 +139,7 @@ def compile_ahead_blocking(compiler: ConstraintCompiler | None, asked: params.Co
 
 def _available(compiler: ConstraintCompiler | None) -> ConstraintCompiler:
     if compiler is None:
-        raise InvalidRequestError(FieldViolation("constraint", "this server enforces no constraints"))
+        raise InvalidRequestError(FieldViolation("constraint", "this engine enforces no constraints"))
     return compiler
 
 

@@ -224,7 +224,7 @@ class RequestBuilder:
     def _compile(self, constraint: Constraint) -> tuple[CompiledConstraint, float]:
         """The compiled constraint, and the seconds that it took."""
         if self._compiler is None:
-            raise InvalidRequestError(FieldViolation("constraint", "this server enforces no constraints"))
+            raise InvalidRequestError(FieldViolation("constraint", "this engine enforces no constraints"))
         structured = structured_constraint(constraint)
         started = time.monotonic()
         with constraint_errors(structured):
@@ -271,13 +271,11 @@ class RequestBuilder:
 
     def _option_violations(self, request: GenerateRequest) -> Iterator[FieldViolation]:
         if request.speculation.enabled and not self._info.drafters:
-            yield FieldViolation("speculation.enabled", "this server has no drafter")
+            yield FieldViolation("speculation.enabled", "this engine has no drafter")
         if not -(2**31) <= request.priority < 2**31:
             yield FieldViolation("priority", f"{request.priority} is not a 32-bit integer")
         if request.priority and self._info.scheduling in ("fcfs", "shortest"):
-            yield FieldViolation(
-                "priority", f"means nothing on this server, whose scheduling is {self._info.scheduling}"
-            )
+            yield FieldViolation("priority", f"means nothing where scheduling is {self._info.scheduling}")
 
     def _out_of_range(self, field: str, ids: Seq[int] | dict[int, float]) -> Iterator[FieldViolation]:
         vocab = self._info.config.vocab_size

@@ -101,7 +101,7 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
     tool_format = FORMATS.get(info.tool_format)
     if tool_format is None:
         problem = (
-            f"the chat template of {info.model} writes tool calls in no known format; the server's tool_format sets one"
+            f"the chat template of {info.model} writes tool calls in no known format; the option tool_format sets one"
         )
         raise InvalidRequestError(FieldViolation("chat.tools", problem))
     if constraint is not None and constraint.structural_tag is not None:

@@ -123,7 +123,7 @@ class InferenceService(InferenceServiceServicer):
         constraint = convert.constraint_params(request.constraint)
         compiler = self.state.engine.compiler
         if compiler is None:
-            await abort(context, unimplemented("this server enforces no constraints"))
+            await abort(context, unimplemented("this engine enforces no constraints"))
         return convert.constraint_response(await compile_ahead(compiler, constraint, self._caller(context)))
 
     @override

@@ -293,7 +293,7 @@ def test_a_bad_option_is_one_line(arguments: list[str], message: str) -> None:
 
 
 def test_what_the_engine_refuses_is_one_line() -> None:
-    assert failed(run("generate", "x", "--regex", "a"), 1) == "constraint: this server enforces no constraints"
+    assert failed(run("generate", "x", "--regex", "a"), 1) == "constraint: this engine enforces no constraints"
     assert failed(run("generate", ""), 2).startswith("the prompt is empty")
     assert failed(run("generate", "x", "--model", "missing"), 1).startswith("missing: no such file or folder, ")
 

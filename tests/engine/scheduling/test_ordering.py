@@ -65,9 +65,7 @@ def test_a_running_request_gives_way_to_one_of_a_higher_priority() -> None:
 @pytest.mark.parametrize("scheduling", ["fcfs", "shortest"])
 def test_priorities_that_mean_nothing_are_refused(scheduling: str) -> None:
     client = Client(tiny_core(scheduling=scheduling))
-    with pytest.raises(
-        InvalidRequestError, match=f"priority: means nothing on this server, whose scheduling is {scheduling}"
-    ):
+    with pytest.raises(InvalidRequestError, match=f"priority: means nothing where scheduling is {scheduling}"):
         client.submit("a", [1], params(1), priority=1)
 
 
