@@ -17,6 +17,14 @@ _HOST_NAME = re.compile(r"[^\s/:*]+")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 """By scheme. Browsers leave them out of an origin."""
 
+_PORT_OF = {
+    "http_allowed_hosts": "http_port",
+    "http_allowed_origins": "http_port",
+    "served_model_name": "http_port",
+    "metrics_host": "metrics_port",
+}
+"""Options that would mean nothing without a port, by name."""
+
 
 def _host(name: str) -> str:
     if name != "*" and not _HOST_NAME.fullmatch(name):
@@ -67,7 +75,7 @@ class ServerConfig(Options):
         default=(),
         description="origins whose web pages may call the HTTP port, such as https://example.org; '*' allows all",
     )
-    served_model_name: tuple[str, ...] = Field(
+    served_model_name: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(), description="the model's names over HTTP; if unset, its name as given to model"
     )
     tls_cert: str | None = Field(default=None, description="PEM file of the server's certificate chain, for TLS")
@@ -156,6 +164,13 @@ class ServerConfig(Options):
             raise ValueError("tls_cert and tls_key: set both, or neither")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca: needs tls_cert and tls_key")
+        return self
+
+    @model_validator(mode="after")
+    def _options_of_open_ports(self) -> ServerConfig:
+        for name, port in _PORT_OF.items():
+            if name in self.model_fields_set and getattr(self, port) is None:
+                raise ValueError(f"{name}: needs {port}")
         return self
 
     @model_validator(mode="after")

@@ -349,9 +349,9 @@ def test_an_option_that_can_be_repeated_is_a_list_in_a_configuration_file(
     monkeypatch.setattr("draftline.engine.cli.serve.start_process", lambda *_: None)
     monkeypatch.setattr("draftline.engine.cli.serve._start_replicas", replicas)
     file = tmp_path / "c.yaml"
-    file.write_text("served_model_name: [a, b]\nhttp_allowed_hosts:\n- gpu7.example\n")
+    file.write_text("http_port: 0\nserved_model_name: [a, b]\nhttp_allowed_hosts:\n- gpu7.example\n")
     assert failed(run("serve", "--config", str(file)), 2) == "seen"
-    assert seen == [ServerConfig(served_model_name=("a", "b"), http_allowed_hosts=("gpu7.example",))]
+    assert seen == [ServerConfig(http_port=0, served_model_name=("a", "b"), http_allowed_hosts=("gpu7.example",))]
 
 
 def test_a_missing_configuration_file_is_one_line() -> None:

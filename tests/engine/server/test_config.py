@@ -41,7 +41,7 @@ def test_an_origin_that_no_browser_sends_is_refused(origin: str, problem: str) -
     ],
 )
 def test_origins_that_browsers_send_can_be_allowed(origin: str) -> None:
-    assert ServerConfig(http_allowed_origins=(origin,)).http_allowed_origins == (origin,)
+    assert ServerConfig(http_port=0, http_allowed_origins=(origin,)).http_allowed_origins == (origin,)
 
 
 @pytest.mark.parametrize("host", ["http://gpu.example", "gpu.example:8000", "gpu.example/v1", "*.example", ""])
@@ -49,3 +49,23 @@ def test_a_host_that_no_request_names_is_refused(host: str) -> None:
     with pytest.raises(ValidationError) as caught:
         ServerConfig(http_allowed_hosts=(host,))
     assert f"{host!r} is no name of a host" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "port"),
+    [
+        ("http_allowed_hosts", ("gpu.example",), "http_port"),
+        ("http_allowed_origins", ("https://a.example",), "http_port"),
+        ("served_model_name", ("a",), "http_port"),
+        ("metrics_host", "0.0.0.0", "metrics_port"),
+    ],
+)
+def test_an_option_of_a_port_that_is_closed_is_refused(name: str, value: object, port: str) -> None:
+    with pytest.raises(ValidationError, match=f"{name}: needs {port}"):
+        ServerConfig.model_validate({name: value})
+    assert getattr(ServerConfig.model_validate({name: value, port: 0}), name) == value
+
+
+def test_a_model_is_never_served_without_a_name() -> None:
+    with pytest.raises(ValidationError, match="at least 1 character"):
+        ServerConfig(http_port=0, served_model_name=("",))
