@@ -116,6 +116,7 @@ INERT: Mapping[str, Inert] = {
     "guided_choice": Inert((), _GUIDED),
     "guided_grammar": Inert((), _GUIDED),
     "guided_decoding_backend": Inert((), _GUIDED),
+    "guided_whitespace_pattern": Inert((), _GUIDED),
     "structural_tag": Inert((), "use structured_outputs"),
 }
 """Known fields that no endpoint honours, unless its own body has them. An endpoint's body takes precedence."""
