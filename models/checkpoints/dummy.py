@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 from typing_extensions import override
@@ -45,9 +46,7 @@ class DummyCheckpoint(Checkpoint):
             device: where the weights are made. Their values are the same everywhere.
         """
         self.config = config
-        generator = torch.Generator().manual_seed(0)
-        pool = torch.empty(_POOL_SIZE).normal_(0.0, STANDARD_DEVIATION, generator=generator)
-        self._pool = pool.to(torch.bfloat16).to(device)
+        self._pool = _pool().to(device)
         self._shapes = weight_shapes(config) if shapes is None else shapes
 
     @override
@@ -62,5 +61,15 @@ class DummyCheckpoint(Checkpoint):
         if name.endswith("norm.weight"):
             return RawTensor(name, "BF16", shape, torch.ones(shape, dtype=torch.bfloat16, device=self._pool.device))
         start, count = zlib.crc32(name.encode()) % _POOL_SIZE, math.prod(shape)
-        data = self._pool.repeat(-(-(start + count) // _POOL_SIZE))[start : start + count]
+        if start + count <= _POOL_SIZE:
+            data = self._pool[start : start + count].clone()
+        else:
+            data = self._pool.repeat(-(-(start + count) // _POOL_SIZE))[start : start + count]
         return RawTensor(name, "BF16", shape, data.view(shape))
+
+
+@cache
+def _pool() -> torch.Tensor:
+    """The random numbers, the same in every process."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.empty(_POOL_SIZE).normal_(0.0, STANDARD_DEVIATION, generator=generator).to(torch.bfloat16)
