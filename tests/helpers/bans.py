@@ -14,10 +14,10 @@ def write_bans(
 ) -> None:
     """Write them into one slot, token by token."""
     slots.only_allowed[slot] = allowed_ids is not None
-    slots.allowed[slot] = 0
+    allowed = [0] * slots.allowed.shape[1]
     for token in allowed_ids or ():
-        bit = 1 << token % 32
-        slots.allowed[slot, token // 32] |= bit if bit < 2**31 else bit - 2**32
+        allowed[token // 32] |= 1 << token % 32
+    slots.allowed[slot] = torch.tensor([word if word < 2**31 else word - 2**32 for word in allowed])
     entry = 0
     for word in bad_words:
         for index, token in enumerate(word):

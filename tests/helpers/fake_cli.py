@@ -5,16 +5,21 @@ from __future__ import annotations
 import sys
 import time
 import types
-
-from fake_engine import FakeEngine
+from typing import TYPE_CHECKING
 
 from draftline.engine import cli
-from draftline.engine.config import EngineConfig
+
+if TYPE_CHECKING:
+    from fake_engine import FakeEngine
+
+    from draftline.engine.config import EngineConfig
 
 
 def start_engine(config: EngineConfig, **_: object) -> FakeEngine:
     if config.model.endswith("slow.gguf"):
         time.sleep(600)
+    from fake_engine import FakeEngine  # imports much that a command without an engine does not
+
     return FakeEngine(step_s=0.01)
 
 

@@ -123,8 +123,9 @@ def opened_head(folder: Path, target: ModelConfig = CONFIG) -> Eagle3Head:
     return Eagle3Head(checkpoint, select_ops(CPU), torch.float32, CPU)
 
 
+@functools.cache
 def tiny_head(seed: int = 0, target: ModelConfig = CONFIG, **fields: Any) -> Eagle3Head:
-    """A random head, whose drafts are hardly ever right."""
+    """A random head, whose drafts are hardly ever right; all engines' in common, which take turns."""
     config = head_config(head_fields(target, **fields), "tiny", target)
     return made_head(config, random_weights(config, seed))
 
@@ -166,8 +167,9 @@ def next_token_target() -> Model:
     return build_model(weights, _NEXT_TOKEN, select_ops(CPU), torch.float32, CPU)
 
 
+@functools.cache
 def right_head(draft_vocab: int = CONFIG.vocab_size) -> Eagle3Head:
-    """The head that computes what `next_token_target` does, for the first ``draft_vocab`` tokens.
+    """The head that computes what `next_token_target` does, for the first ``draft_vocab`` tokens; in common like `tiny_head`.
 
     Biases make each entry attend to itself alone, values and outputs pass its token's embedding on, and everything else,
     the norm of hidden states included, adds nothing.
