@@ -17,7 +17,6 @@ from draftline.engine.cli.connection import NEEDS_SERVER, Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.server.grpc.convert import model_response
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
@@ -43,6 +42,8 @@ def info(
         if connection != Connection():
             raise UsageError(NEEDS_SERVER)
         with started(engine) as local:
+            from draftline.engine.server.grpc.convert import model_response  # imports the engine's side of requests
+
             facts = _facts(model_response(local.info)) | _local_facts(local.info)
     else:
         with connected(server, engine, connection) as channel, server_errors():

@@ -578,9 +578,12 @@ def test_no_command_shows_the_help(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "generate" in capsys.readouterr().out
 
 
-def test_the_module_runs_as_the_command() -> None:
-    result = subprocess.run([sys.executable, "-m", "draftline", "--help"], capture_output=True, text=True, check=True)
+def test_the_module_runs_as_the_command_and_imports_no_server_for_its_help() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "draftline", "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "serve" in result.stdout
+    assert "draftline.engine.cli.backend" in result.stderr
+    assert "draftline.engine.server.grpc" not in result.stderr
 
 
 def test_output_may_be_cut_off(process: Callable[..., subprocess.Popen[str]]) -> None:
