@@ -139,6 +139,9 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.enable()
+    # Python counts what is frozen one by one, in 0.03 s, which each call of an LLM would take: it asks whether there is any.
+    frozen = gc.get_freeze_count()
+    gc.get_freeze_count = lambda: frozen
     # The interpreter's end has to free everything: Triton's bindings report what it does not. Pytest collects twice before.
     atexit.register(gc.unfreeze)
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1":

@@ -286,11 +286,16 @@ def test_commands_and_options_exist(page: str) -> None:
     assert [problem for problem in wrong if problem] == []
 
 
+@cache
+def syntax_tree(source: Path) -> ast.Module:
+    return ast.parse(source.read_text())
+
+
 @pytest.mark.parametrize("folder", SOURCES)
 def test_docstrings_name_what_exists(folder: str) -> None:
     wrong = []
     for source in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(source.read_text())):
+        for node in ast.walk(syntax_tree(source)):
             if (
                 isinstance(node, ast.Expr)
                 and isinstance(node.value, ast.Constant)
@@ -305,7 +310,7 @@ def test_docstrings_name_what_exists(folder: str) -> None:
 def test_a_module_has_what_its_docstring_begins_with(folder: str) -> None:
     wrong = []
     for source in sorted((ROOT / folder).rglob("*.py")):
-        module = ast.parse(source.read_text())
+        module = syntax_tree(source)
         begins = re.match(r"``(\w+)``(?: and ``(\w+)``)?:", ast.get_docstring(module) or "")
         top = {name for node in module.body for name in top_names(node)}
         wrong += [
