@@ -144,6 +144,10 @@ def pytest_collection_finish() -> None:
     gc.get_freeze_count = lambda: frozen
     # The interpreter's end has to free everything: Triton's bindings report what it does not. Pytest collects twice before.
     atexit.register(gc.unfreeze)
+    if "torch" in sys.modules:
+        import torchscript  # loads torch
+
+        torchscript.hasten()
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1":
         from interpreter import hasten  # loads torch
 
