@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from exact_cpu import EXACT
@@ -23,7 +26,7 @@ CASES = {
     "qwen3-bfloat16-fp8-cache": Case("qwen3-256", "bfloat16", drafter="wrong", kv_cache_dtype="fp8"),
     "mistral-int8": Case("mistral-256", "bfloat16", drafter="draft_model", quantization="int8", kv_cache_dtype="int8"),
     "llama-head": Case("llama-64", "float32", drafter="eagle3"),
-    "qwen3-bfloat16-head": Case("qwen3-256", "bfloat16", drafter="eagle3", kv_cache_dtype="int8"),
+    "qwen3-bfloat16-head": Case("qwen3-256", "bfloat16", drafter="eagle3", kv_cache_dtype="fp8"),
     "gemma3-float16": Case("gemma3-128", "float16", drafter="ngram"),
     "gpt2-float32": Case("gpt2-192", "float32", drafter="forced"),
 }
@@ -38,16 +41,36 @@ PARAMETERS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Case], tuple[Path, Alone]]]:
+    """The model of a case, and the engine of its solo runs: one for all cases that differ in the mixed engine alone."""
+    found: dict[Case, tuple[Path, Alone]] = {}
+    with ExitStack() as ends:
+
+        def of(case: Case) -> tuple[Path, Alone]:
+            key = replace(case, drafter="none")
+            if key not in found:
+                folder = tmp_path_factory.mktemp("model")
+                write_model(folder, case.shape)
+                found[key] = folder, Alone(folder, key, "cpu")
+                ends.callback(close, found[key][1].core)
+            return found[key]
+
+        yield of
+
+
 @pytest.fixture(scope="module", params=PARAMETERS)
-def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
-    folder = tmp_path_factory.mktemp("model")
+def engines(request: pytest.FixtureRequest, alone: Callable[[Case], tuple[Path, Alone]]) -> Iterator[Engines]:
     case: Case = request.param
-    write_model(folder, case.shape)
-    core, alone = start(folder, case, "cpu"), Alone(folder, case, "cpu")
-    yield case, core, alone
-    for each in (core, alone.core):
-        assert each.compiler is not None
-        each.compiler.close()
+    folder, solo = alone(case)
+    core = start(folder, case, "cpu")
+    yield case, core, solo
+    close(core)
+
+
+def close(core: Core) -> None:
+    assert core.compiler is not None
+    core.compiler.close()
 
 
 def test_a_crowd_equals_solo_runs(engines: Engines) -> None:
