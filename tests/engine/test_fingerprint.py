@@ -33,7 +33,10 @@ SHAPE = {
     "eos_token_id": 0,
 }
 
-OPTIONS: dict[str, Any] = {"load_format": "dummy", "device": "cpu", "dtype": "float32", "kv_cache_memory_gib": 0.01}
+# A fixed draft length: for an adaptive one each engine would first measure the cost of drafts.
+OPTIONS: dict[str, Any] = {
+    "load_format": "dummy", "device": "cpu", "dtype": "float32", "kv_cache_memory_gib": 0.01, "draft_length": "fixed"
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
