@@ -13,8 +13,11 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("triton was imported before TRITON_INTERPRET=1 was set: tests/conftest.py has to set it")
     os.environ["TRITON_INTERPRET"] = "1"
 
+import triton.language as tl
 from interpreter import dot_in_order
 from triton.runtime import interpreter
+
+from draftline.kernels.triton.attention import join
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +37,14 @@ def dots_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products add one channel after the other, as the matrix units do; a GPU needs nothing for that."""
     if not torch.cuda.is_available():
         monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot_in_order)
+
+
+@pytest.fixture
+def short_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter loads a few tiles at a time, where it would spend most of the time on tiles that short histories lack.
+
+    `attention/test_join.py` and `attention/test_uneven.py` load as many as in production.
+    """
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(join, "_FEW_TOGETHER", 2)
+        monkeypatch.setattr(join, "_MANY_TOGETHER", tl.constexpr(4))

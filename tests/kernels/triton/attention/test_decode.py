@@ -21,6 +21,8 @@ from draftline.kernels.triton.attention.plan import AttentionShape
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 
+pytestmark = pytest.mark.usefixtures("short_joins")
+
 BLOCK_SIZE = 16
 EPS = 1e-5
 

@@ -15,6 +15,8 @@ from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 
+pytestmark = pytest.mark.usefixtures("short_joins")
+
 BLOCK_SIZE = 16
 EPS = 1e-5
 TYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}

@@ -17,6 +17,8 @@ from draftline.kernels.triton.attention.plan import ChunkPlan, Tile
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.device import DeviceLimits
 
+pytestmark = pytest.mark.usefixtures("short_joins")
+
 
 def make_batch(
     query_lens: tuple[int, ...],

@@ -23,7 +23,7 @@ from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 
-pytestmark = pytest.mark.usefixtures("dots_in_order")
+pytestmark = pytest.mark.usefixtures("dots_in_order", "short_joins")
 
 LENGTH = 41
 """Tokens of the prompt: three tiles of keys, the last one not full."""
