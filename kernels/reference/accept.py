@@ -10,7 +10,7 @@ from draftline.kernels.slots import SampleRows, SlotTable
 
 
 def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, table: SlotTable) -> Tensor:
-    """``Ops.accept`` in plain torch."""
+    """As ``Ops.accept`` says."""
     begins, device = starts.numpy(force=True), starts.device
     counts = np.diff(begins)
     accepted = np.zeros_like(counts)
