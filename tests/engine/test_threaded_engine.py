@@ -133,10 +133,10 @@ def test_graphs_are_captured_while_there_is_no_request() -> None:
         assert engine.stats().graphs_to_capture == 2
         ended = threading.Event()
         prompt = GenerateRequest(tuple(range(5, 30)), SamplingParams(max_tokens=3))
-        with engine._wake:  # the request is there when the second capture ends
-            answered.set()
-            engine.submit("a", prompt, lambda pairs: [ended.set() for _, update in pairs if update.ends_output])
-            assert engine.stats().getting_ready
+        # The request is there when the second capture ends.
+        engine.submit("a", prompt, lambda pairs: [ended.set() for _, update in pairs if update.ends_output])
+        assert engine.stats().getting_ready
+        answered.set()
         assert ended.wait(PATIENCE_S)
         wait_until_ready(engine.stats)
         assert captured == [False] * 4
