@@ -22,13 +22,16 @@ def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, t
     index = np.arange(max_samples)
     sampled = tokens.numpy(force=True)[np.minimum(first + index, len(tokens) - 1)]
     columns = np.minimum(position + index, table.tokens.shape[1] - 1)
-    agree = (sampled == table.tokens.numpy(force=True)[slot, columns]) & (index < counts - 1)
-    length = agree.cumprod(axis=1).sum(axis=1) + 1
-    accepted[sampling] = length
 
     def tensor(values: np.ndarray, dtype: type[np.generic] = np.int64) -> Tensor:
         return torch.from_numpy(values.astype(dtype, copy=False)).to(device)
 
+    drafts = table.tokens[tensor(slot), tensor(columns)].numpy(
+        force=True
+    )  # not all of the table, which a GPU would copy
+    agree = (sampled == drafts) & (index < counts - 1)
+    length = agree.cumprod(axis=1).sum(axis=1) + 1
+    accepted[sampling] = length
     kept = index < length[:, None]
     table.tokens[tensor(slot.repeat(length)), tensor(columns[kept])] = tensor(sampled[kept], np.int32)
     table.lengths[tensor(slot[:, 0])] = tensor(position[:, 0] + length, np.int32)

@@ -220,7 +220,9 @@ def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
         return GemmM16Config(64, 128, early=4 if k <= 2048 else 2, num_stages=5, ahead=256 if rows > 4096 else 512)
     # Few weight rows: narrow tiles, so that there are programs enough.
     if rows > 2048:
-        return GemmM16Config(32, 512 if k <= 4096 else 256, early=0, num_stages=4 if k <= 4096 else 6, ahead=256)
+        if k <= 4096:
+            return GemmM16Config(32, 512, early=0, num_stages=4, ahead=256)
+        return GemmM16Config(32, 256, early=0, num_stages=6, ahead=256)
     if rows > 1024:
         return GemmM16Config(32, 512, early=1, num_stages=4, ahead=1024)
     if k > 2048:
