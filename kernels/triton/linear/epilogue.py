@@ -32,16 +32,43 @@ def added_to(residual: tl.tensor, acc: tl.tensor, dtype: tl.constexpr) -> tl.ten
 
 
 @triton.jit
-def load_and_finish(
-    acc: tl.tensor,
-    up: tl.tensor,
+def load_addends(
     bias: tl.tensor,
     residual: tl.tensor,
     n: tl.tensor,
     offset: tl.tensor,
     mask: tl.tensor,
-    dtype: tl.constexpr,
     N: tl.tensor,
+    BIAS: tl.constexpr,
+    SWIGLU: tl.constexpr,
+    ADD: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """What `finish` adds: the bias of the sums, that of the ups, and the residual stream; 0 for what is not there.
+
+    Loaded before the product where registers hold them meanwhile: behind it, the loads would take as long as some tiles.
+
+    Args:
+        bias: [N], with SWIGLU [2 N].
+        residual: [M, N].
+        n: the columns of the sums, of a shape that broadcasts to theirs.
+        offset: the offsets of the sums in the residual.
+        mask: which of them exist.
+        N: output columns.
+        BIAS: whether there is a bias.
+        SWIGLU: whether the result is ``silu(gate) * up``.
+        ADD: whether the residual is added.
+    """
+    first = tl.load(bias + n, mask=n < N, other=0.0) if BIAS else 0.0
+    second = tl.load(bias + N + n, mask=n < N, other=0.0) if BIAS and SWIGLU else 0.0
+    return first, second, tl.load(residual + offset, mask=mask, other=0.0) if ADD else 0.0
+
+
+@triton.jit
+def finish(
+    acc: tl.tensor,
+    up: tl.tensor,
+    addends: tl.tuple,
+    dtype: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
@@ -51,23 +78,18 @@ def load_and_finish(
     Args:
         acc: float32 sums, of any shape; with SWIGLU, the gates'.
         up: with SWIGLU, the other half's sums.
-        bias: [N], with SWIGLU [2 N].
-        residual: [M, N].
-        n: the columns of ``acc``, of a shape that broadcasts to it.
-        offset: the offsets of ``acc`` in the residual.
-        mask: which of them exist.
+        addends: as `load_addends` gives them.
         dtype: of the layer's result.
-        N: output columns.
         BIAS: whether there is a bias.
         SWIGLU: whether the result is ``silu(gate) * up``.
         ADD: whether the residual is added.
     """
     if BIAS:
-        acc = added(acc, tl.load(bias + n, mask=n < N, other=0.0))
+        acc = added(acc, addends[0])
         if SWIGLU:
-            up = added(up, tl.load(bias + N + n, mask=n < N, other=0.0))
+            up = added(up, addends[1])
     if SWIGLU:
         acc = swiglu(acc, up, dtype)
     if ADD:
-        acc = added_to(tl.load(residual + offset, mask=mask, other=0.0), acc, dtype)
+        acc = added_to(addends[2], acc, dtype)
     return acc

@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
-from draftline.kernels.triton.linear.epilogue import added, load_and_finish
+from draftline.kernels.triton.linear.epilogue import added, finish, load_addends
 from draftline.kernels.triton.linear.gemm_config import GemmConfig, config_for
 from draftline.kernels.triton.linear.parts import part_channels
 from draftline.kernels.triton.linear.tiles import place_of_tile
@@ -64,12 +64,22 @@ def _multiply(
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
     WEIGHT_FIRST: tl.constexpr,
+    ADDENDS_FIRST: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
     """One tile of the result. With SwiGLU a tile of the weight has gates, and behind them as many ups: one product for both.
 
-    PART is the channels of a part of the sum (`parts.py`), a multiple of BLOCK_K, or 0.
+    PART is the channels of a part of the sum (`parts.py`), a multiple of BLOCK_K, or 0. ADDENDS_FIRST: load what is added to
+    the product before it.
     """
+    m = tl.arange(0, BLOCK_M)[:, None]
+    n = first_n + tl.arange(0, BLOCK_N)[None, :]
+    # Offsets within the tile take half the registers of those from the beginning.
+    start = first_m.to(tl.int64) * N
+    offset = m * N + n
+    mask = (first_m + m < num_rows) & (n < N)
+    if ADDENDS_FIRST:
+        addends = load_addends(bias, residual + start, n, offset, mask, N, BIAS, SWIGLU, ADD)
     COLUMNS: tl.constexpr = 2 * BLOCK_N if SWIGLU else BLOCK_N
     acc = tl.zeros([COLUMNS, BLOCK_M] if WEIGHT_FIRST else [BLOCK_M, COLUMNS], tl.float32)
     total = acc
@@ -92,15 +102,9 @@ def _multiply(
     up = acc
     if SWIGLU:
         acc, up = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N)), (0, 2, 1)))
-    m = tl.arange(0, BLOCK_M)[:, None]
-    n = first_n + tl.arange(0, BLOCK_N)[None, :]
-    # Offsets within the tile take half the registers of those from the beginning.
-    start = first_m.to(tl.int64) * N
-    offset = m * N + n
-    mask = (first_m + m < num_rows) & (n < N)
-    acc = load_and_finish(
-        acc, up, bias, residual + start, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
-    )  # fmt: skip
+    if not ADDENDS_FIRST:
+        addends = load_addends(bias, residual + start, n, offset, mask, N, BIAS, SWIGLU, ADD)
+    acc = finish(acc, up, addends, out.dtype.element_ty, BIAS, SWIGLU, ADD)
     tl.store(out + start + offset, acc.to(out.dtype.element_ty), mask=mask)
 
 
@@ -138,7 +142,7 @@ def _gemm_kernel(
     wait_for_previous(OVERLAP)
     _multiply(
         first_m, first_n, x, weight, bias, residual, out, num_rows, N, K,
-        BLOCK_M, BLOCK_N, BLOCK_K, PART, BIAS, SWIGLU, ADD, WEIGHT_FIRST, PRECISION,
+        BLOCK_M, BLOCK_N, BLOCK_K, PART, BIAS, SWIGLU, ADD, WEIGHT_FIRST, OVERLAP, PRECISION,
     )  # fmt: skip
 
 
@@ -171,7 +175,7 @@ def _gemm_in_turn_kernel(
         first_m, first_n = place_of_tile(tile, num_rows, N, BLOCK_M, BLOCK_N, TILES_TOGETHER)
         _multiply(
             first_m, first_n, x, weight, bias, residual, out, num_rows, N, K,
-            BLOCK_M, BLOCK_N, BLOCK_K, PART, BIAS, SWIGLU, ADD, WEIGHT_FIRST, PRECISION,
+            BLOCK_M, BLOCK_N, BLOCK_K, PART, BIAS, SWIGLU, ADD, WEIGHT_FIRST, False, PRECISION,
         )  # fmt: skip
 
 

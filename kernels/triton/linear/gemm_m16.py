@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
-from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.epilogue import finish, load_addends
 from draftline.kernels.triton.linear.parts import part_channels
 from draftline.kernels.triton.linear.row_norm import (
     MOST_CHANNELS,
@@ -168,6 +168,11 @@ def _gemm_m16_kernel(
         values += (tl.load(x_start + early * BLOCK_K + channel, mask=seen, other=0.0),)
     if LAST:
         last_value = tl.load(x_start + last_channel, mask=seen & (last_channel < K), other=0.0)
+    m = tl.arange(0, BLOCK_M)[:, None]
+    n = first + tl.arange(0, BLOCK_N)[None, :]
+    mask = (start + m < num_rows) & (n < N)
+    offset = start * N + m * N + n
+    addends = load_addends(bias, residual, n, offset, mask, N, BIAS, SWIGLU, ADD)
     inverse = 1.0
     if NORM_ROWS:
         factors = row_factors(x, num_rows - start, K, eps, K, WIDTH, NORM_ROWS)
@@ -190,14 +195,8 @@ def _gemm_m16_kernel(
     up = acc
     if SWIGLU:
         acc, up = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N)), (0, 2, 1)))
-    m = tl.arange(0, BLOCK_M)[:, None]
-    n = first + tl.arange(0, BLOCK_N)[None, :]
-    mask = (start + m < num_rows) & (n < N)
-    offset = m * N + n
-    result = load_and_finish(
-        acc, up, bias, residual + start * N, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
-    )  # fmt: skip
-    tl.store(out + start * N + offset, result.to(out.dtype.element_ty), mask=mask)
+    result = finish(acc, up, addends, out.dtype.element_ty, BIAS, SWIGLU, ADD)
+    tl.store(out + offset, result.to(out.dtype.element_ty), mask=mask)
 
 
 def max_gemm_m16_rows(weight_elements: int, *, overlap: bool) -> int:

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
-from draftline.kernels.triton.linear.epilogue import added_to, load_and_finish
+from draftline.kernels.triton.linear.epilogue import finish, load_addends
 from draftline.kernels.triton.linear.parts import PARTS, part_channels, sum_of_parts
 from draftline.kernels.triton.linear.row_norm import MOST_ROWS, WARPS, row_factors, rows_read
 from draftline.kernels.triton.linear.smaller import smaller_early_product
@@ -179,9 +179,8 @@ def _gemm_m16_parts_kernel(
     n = first + tl.arange(0, BLOCK_N)[:, None]
     m = tl.arange(0, M)[None, :]
     mask = (start + m < num_rows) & (n < N)
-    offset = m * N + n
-    # Not at the end: the product takes as long as this load.
-    before = tl.load(residual + start * N + offset, mask=mask, other=0.0) if ADD else 0.0
+    offset = start * N + m * N + n
+    addends = load_addends(bias, residual, n, offset, mask, N, BIAS, SWIGLU, ADD)
     inverse = 1.0
     if NORM:
         if TOKENS == 1:
@@ -202,12 +201,8 @@ def _gemm_m16_parts_kernel(
     up = total
     if SWIGLU:
         total, up = tl.split(tl.permute(tl.reshape(total, (2, BLOCK_N, M)), (1, 2, 0)))
-    result = load_and_finish(
-        total, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, False
-    )  # fmt: skip
-    if ADD:
-        result = added_to(before, result, out.dtype.element_ty)
-    tl.store(out + start * N + offset, result.to(out.dtype.element_ty), mask=mask)
+    result = finish(total, up, addends, out.dtype.element_ty, BIAS, SWIGLU, ADD)
+    tl.store(out + offset, result.to(out.dtype.element_ty), mask=mask)
 
 
 def max_parts_rows(weight_elements: int) -> int:

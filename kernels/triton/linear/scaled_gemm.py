@@ -24,7 +24,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.eight_bit import CHANNELS_OF_ONE_SUM, join_halves
-from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.epilogue import finish, load_addends
 from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.linear.tiles import place_of_tile
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
@@ -112,7 +112,19 @@ def _scaled_gemm_kernel(
     if OVERLAP and AHEAD > 0:
         line = tl.minimum(tl.arange(0, AHEAD // 128)[None, :] * 128, K - 1)
         prefetch(weight_start + tl.where(column_mask, weight_row, 0).to(tl.int64)[:, None] * K + line)
+    m = first_m + tl.arange(0, TOKENS)
+    n = first_n + tl.arange(0, BLOCK_N)
+    mask = (m < num_rows)[:, None] & (n < N)[None, :]
+    # Offsets within the tile take half the registers of those from the beginning.
+    start = first_m.to(tl.int64) * N
+    offset = tl.arange(0, TOKENS)[:, None] * N + n[None, :]
+    if OVERLAP and not GROUPED:
+        scale_of_column = tl.load(weight_scale + weight_row // SCALE_ROWS, mask=column_mask, other=0.0)
     wait_for_previous(OVERLAP)
+    if OVERLAP:
+        addends = load_addends(bias, residual + start, n, offset, mask, N, BIAS, SWIGLU, ADD)
+        if not GROUPED:
+            scale_of_token = tl.load(x_scale + m, mask=m < num_rows, other=0.0)
     for k in tl.range(0, K, BLOCK_K):
         value = x.load([first_m * HALVES, k])
         tile = tl.trans(tl.reshape(weight.load([0, first_n, k]), (WIDTH, BLOCK_K)))
@@ -133,21 +145,17 @@ def _scaled_gemm_kernel(
         if not GROUPED and K % ONE_SUM > 0:
             acc += product
         sums = join_halves(acc, HALVES)
-    m = first_m + tl.arange(0, TOKENS)
+    if not OVERLAP:
+        addends = load_addends(bias, residual + start, n, offset, mask, N, BIAS, SWIGLU, ADD)
+        if not GROUPED:
+            scale_of_token = tl.load(x_scale + m, mask=m < num_rows, other=0.0)
+            scale_of_column = tl.load(weight_scale + weight_row // SCALE_ROWS, mask=column_mask, other=0.0)
     if not GROUPED:
-        sums *= tl.load(x_scale + m, mask=m < num_rows, other=0.0)[:, None]
-        sums *= tl.load(weight_scale + weight_row // SCALE_ROWS, mask=column_mask, other=0.0)[None, :]
+        sums = sums * scale_of_token[:, None] * scale_of_column[None, :]
     result, up = sums, sums
     if SWIGLU:
         result, up = tl.split(tl.permute(tl.reshape(sums, (TOKENS, 2, BLOCK_N)), (0, 2, 1)))
-    n = first_n + tl.arange(0, BLOCK_N)
-    mask = (m < num_rows)[:, None] & (n < N)[None, :]
-    # Offsets within the tile take half the registers of those from the beginning.
-    start = first_m.to(tl.int64) * N
-    offset = tl.arange(0, TOKENS)[:, None] * N + n[None, :]
-    result = load_and_finish(
-        result, up, bias, residual + start, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
-    )  # fmt: skip
+    result = finish(result, up, addends, out.dtype.element_ty, BIAS, SWIGLU, ADD)
     tl.store(out + start + offset, result.to(out.dtype.element_ty), mask=mask)
 
 

@@ -24,9 +24,9 @@ from torch import Tensor
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.eight_bit import CHANNELS_OF_ONE_SUM, join_halves
-from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.epilogue import finish, load_addends
 from draftline.kernels.triton.linear.smaller import smaller_early_product
-from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+from draftline.kernels.triton.overlap import PREPARED, launch_options, prefetch, start_next, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
 
 MAX_SCALED_GEMM_M16_ROWS = 16
@@ -49,6 +49,7 @@ class ScaledGemmM16Config:
         early: tiles loaded before the wait for the previous kernel.
         num_stages: depth of the pipeline that loads the others.
         ahead: where launches overlap, channels after the early ones to prefetch before that wait.
+        starts_next: when the next kernel may start, as `overlap.py` names the times.
     """
 
     block_n: int
@@ -56,6 +57,7 @@ class ScaledGemmM16Config:
     early: int
     num_stages: int
     ahead: int = 0
+    starts_next: int = PREPARED.value
 
     def smaller(self) -> ScaledGemmM16Config | None:
         """The next smaller division with the same results; None if there is none."""
@@ -184,12 +186,14 @@ def _scaled_gemm_m16_kernel(
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
+    NEXT: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
     """With SWIGLU the weight is [2 N, K]: gates first. SPAN is the number of channels of a span, which some tiles make up.
 
     x has HALVES rows a token, ``num_rows`` are the tokens.
     """
+    start_next(NEXT, OVERLAP)
     BLOCK_N: tl.constexpr = ROWS // 2 if SWIGLU else ROWS
     # Sums of products of eight-bit integers, of less than 132,000 channels, do not overflow.
     INTEGERS: tl.constexpr = HALVES == 2 and not GROUPED
@@ -215,11 +219,20 @@ def _scaled_gemm_m16_kernel(
         # The channels after the early ones, in the first tile that is not early.
         line = _begin(EARLY, TILES, SPAN, BLOCK_K) + tl.arange(0, AHEAD // 256)[None, :] * 128
         prefetch(weight + row + tl.minimum(tile_row // 8 % 2 * SPAN + line, K - 1))
-    wait_for_previous(OVERLAP)
+    if not GROUPED:
+        by_row = tl.load(weight_scale + _weight_row(tl.arange(0, ROWS), first, N, BLOCK_N) // SCALE_ROWS)[None, :]
+    wait_for_previous(OVERLAP, NEXT)
     values = no_tensors()
     for early in tl.static_range(EARLY):
         begin = _begin(early, TILES, SPAN, BLOCK_K)
         values += (tl.load(value_start + begin, mask=seen & (value_channel + begin < K), other=0.0),)
+    tokens = tl.arange(0, BLOCK_M // HALVES)[:, None]
+    n = first + tl.arange(0, BLOCK_N)[None, :]
+    mask = (tokens < num_rows) & (n < N)
+    offset = tokens * N + n
+    addends = load_addends(bias, residual, n, offset, mask, N, BIAS, SWIGLU, ADD)
+    if not GROUPED:
+        by_token = tl.load(x_scale + tokens, mask=tokens < num_rows, other=0.0)
     sum_row = tl.arange(0, ROWS // 8)[:, None, None] * 8 + tl.arange(0, 8)[None, :, None]
     sum_row = _weight_row(sum_row, first, N, BLOCK_N)
     token = tl.arange(0, BLOCK_M)[None, None, :] // HALVES
@@ -259,20 +272,12 @@ def _scaled_gemm_m16_kernel(
     else:
         sums = tl.reshape(acc, (ROWS, BLOCK_M))
     result = join_halves(tl.trans(sums), HALVES)
-    tokens = tl.arange(0, BLOCK_M // HALVES)[:, None]
     if not GROUPED:
-        weight_row = _weight_row(tl.arange(0, ROWS), first, N, BLOCK_N)
-        result *= tl.load(x_scale + tokens, mask=tokens < num_rows, other=0.0)
-        result *= tl.load(weight_scale + weight_row // SCALE_ROWS)[None, :]
+        result = result * by_token * by_row
     up = result
     if SWIGLU:
         result, up = tl.split(tl.permute(tl.reshape(result, (BLOCK_M // HALVES, 2, BLOCK_N)), (0, 2, 1)))
-    n = first + tl.arange(0, BLOCK_N)[None, :]
-    mask = (tokens < num_rows) & (n < N)
-    offset = tokens * N + n
-    result = load_and_finish(
-        result, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
-    )  # fmt: skip
+    result = finish(result, up, addends, out.dtype.element_ty, BIAS, SWIGLU, ADD)
     tl.store(out + offset, result.to(out.dtype.element_ty), mask=mask)
 
 
@@ -363,6 +368,7 @@ def scaled_gemm_m16(
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,
+        NEXT=config.starts_next,
         OVERLAP=overlap,
         num_warps=4,
         num_stages=config.num_stages,
