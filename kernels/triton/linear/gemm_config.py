@@ -33,6 +33,9 @@ _MANY_TILES = 96
 _BUSY = 0.85
 """The least share of their time in which programs that take tiles in turn have one."""
 
+_FEW_CHANNELS = 1024
+"""Channels of which a pipeline's tiles should be small: it has few."""
+
 _MOST_AT_ONCE = 264
 """Programs of a small weight's product that run at once, two on a multiprocessor."""
 
@@ -93,6 +96,8 @@ def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
     """A division for 65 to 2,048 tokens and a small weight: tiles narrow enough for programs on most multiprocessors."""
     tiles_m = -(-rows // 64)
     if swiglu and rows > 128 and n <= 2048:
+        if rows <= 192:
+            return GemmConfig(block_m=64, block_n=16, block_k=64, num_warps=4, num_stages=5)
         # Two programs on each multiprocessor, or where not all of them would run at once, fewer and larger ones.
         if tiles_m * (n // 32) <= _MOST_AT_ONCE:
             return GemmConfig(block_m=64, block_n=32, block_k=64, num_warps=4, num_stages=5)
@@ -115,12 +120,13 @@ def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
     return GemmConfig(block_m=64, block_n=block_n, block_k=128, num_warps=4, num_stages=4)
 
 
-def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
-    """A good division for ``rows`` tokens and ``n`` output columns; `benchmarks/kernels.py` compares others.
+def gemm_config(rows: int, n: int, k: int, *, swiglu: bool, wide: bool) -> GemmConfig:
+    """A good division for ``rows`` tokens, ``n`` output columns and ``k`` channels; `benchmarks/kernels.py` compares others.
 
     Args:
         rows: tokens.
         n: output columns.
+        k: channels.
         swiglu: whether the weight has gates too.
         wide: whether the factors are float32.
     """
@@ -137,6 +143,10 @@ def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
             return GemmConfig(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=4)
         if n > 4096:
             return GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=5)
+        if n > 1024 and k <= _FEW_CHANNELS:
+            if rows <= 32:
+                return GemmConfig(block_m=32, block_n=64, block_k=128, num_warps=4, num_stages=4)
+            return GemmConfig(block_m=64, block_n=32, block_k=128, num_warps=4, num_stages=6)
         # Few weight rows: narrow tiles, so that there are programs enough.
         return GemmConfig(block_m=64, block_n=32 if n > 1024 else 16, block_k=256, num_warps=4, num_stages=4)
     if rows <= 256:
@@ -208,4 +218,4 @@ def config_for(x: Tensor, weight: Tensor, part: int, *, swiglu: bool) -> GemmCon
         return replace(division, block_n=max(division.block_n // 2, 16)) if swiglu else division
     if not wide and OWN_ROWS < rows <= max_own_rows(weight.numel(), swiglu=swiglu):
         return small_config(rows, n, swiglu=swiglu)
-    return gemm_config(rows, n, swiglu=swiglu, wide=wide)
+    return gemm_config(rows, n, x.shape[1], swiglu=swiglu, wide=wide)

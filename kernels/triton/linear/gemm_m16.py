@@ -204,14 +204,17 @@ def max_gemm_m16_rows(weight_elements: int, *, overlap: bool) -> int:
     return _MOST_ROWS if overlap and weight_elements <= _SMALL_WEIGHT else _ROWS
 
 
-def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
-    """A good division for ``rows`` weight rows of ``k`` channels; `benchmarks/kernels.py` compares others."""
+def gemm_m16_config(tokens: int, rows: int, k: int, *, overlap: bool) -> GemmM16Config:
+    """A good division for so many rows of x, and weight rows of ``k`` channels; `benchmarks/kernels.py` compares others."""
     if not overlap:
         return GemmM16Config(64, 128, early=0, num_stages=4)
     if rows > _MANY_ROWS:
         # Of so many programs that few run at once, most would prefetch in vain.
         return GemmM16Config(64, 128, early=2, num_stages=4, ahead=256 if rows <= 4 * _MANY_ROWS else 64)
     if k <= _EARLY_CHANNELS:
+        if tokens > _ROWS:
+            # Two programs read each tile of the weight: fewer and larger ones.
+            return GemmM16Config(64, 256, early=k // 256, num_stages=1)
         # 32 rows of so few channels fit the registers of a program.
         block_k = 512 if k >= 512 else 128
         return GemmM16Config(32 if k <= 768 else 64, block_k, early=k // block_k, num_stages=1)
@@ -235,14 +238,15 @@ def _config_for(x: Tensor, weight: Tensor, *, attends: bool, overlap: bool, limi
     """A good division that fits the device. With ``attends`` the next kernel is attention, or an activation by itself."""
     rows, k = x.shape
     config = fitting(
-        gemm_m16_config(weight.shape[0], k, overlap=overlap),
+        gemm_m16_config(rows, weight.shape[0], k, overlap=overlap),
         lambda one: one.shared_bytes(limits, k, x.element_size()),
         limits,
     )
     if attends:  # its programs take much room
         return config
     fills = 2 * config.shared_bytes(limits, k, x.element_size()) > limits.shared_bytes
-    return replace(config, starts_next=AT_ONCE.value) if fills or k >= _LONG_READ or rows == 1 else config
+    at_once = fills or k >= _LONG_READ or rows == 1 or rows > _ROWS
+    return replace(config, starts_next=AT_ONCE.value) if at_once else config
 
 
 def can_normalize(x: Tensor, weight: Tensor) -> bool:

@@ -212,21 +212,41 @@ def max_parts_rows(weight_elements: int) -> int:
 
 def gemm_m16_parts_config(tokens: int, rows: int, part: int, *, attends: bool = False) -> GemmM16PartsConfig:
     """A good division for so many rows of x, weight rows, and channels of a part; ``attends`` says that attention is the next kernel."""
-    few, programs = tokens <= MOST_ROWS, -(-rows // 16) * -(-tokens // _TOKENS)
-    if part <= 256:
-        if attends and few:
+    if attends and part <= 256:
+        if tokens <= MOST_ROWS:
             return GemmM16PartsConfig(32, 128, early=2, starts_next=WAITED.value)
-        next_one = PREPARED if not attends else WAITED if tokens < _MANY_TOKENS else AT_ONCE
+        programs = -(-rows // 16) * -(-tokens // _TOKENS)
+        next_one = WAITED if tokens < _MANY_TOKENS else AT_ONCE
         return GemmM16PartsConfig(32 if programs > _MANY_PROGRAMS else 16, 256, early=1, starts_next=next_one.value)
     if rows * part <= _SMALL_PART:
-        next_one = AT_ONCE if few else PREPARED
-        wide = _TOKENS < tokens <= _MOST_ROWS
-        return GemmM16PartsConfig(32 if wide else 16, 256, early=1, starts_next=next_one.value)
+        return _small_config(tokens, part)
     if part <= 512:
-        return GemmM16PartsConfig(16, 256, early=2) if few else GemmM16PartsConfig(32, 128, early=4)
-    if few:
+        if tokens <= MOST_ROWS:
+            return GemmM16PartsConfig(16, 256, early=2)
+        if tokens < _TOKENS:
+            return GemmM16PartsConfig(16, 128, early=1, ahead=256)
+        return GemmM16PartsConfig(32, 256, early=2)
+    if tokens < _TOKENS:
         return GemmM16PartsConfig(16, 256, early=3, ahead=256 if part > 768 else 0)
-    return GemmM16PartsConfig(16 if tokens < _TOKENS else 32, 256, early=2, ahead=256)
+    # So many early tiles would fill the registers.
+    if tokens <= 2 * _TOKENS:
+        return GemmM16PartsConfig(16, 256, early=0, ahead=256)
+    return GemmM16PartsConfig(32, 128, early=0, num_stages=4, ahead=256)
+
+
+def _small_config(tokens: int, part: int) -> GemmM16PartsConfig:
+    """The same of a small weight, which attention does not follow."""
+    if tokens <= MOST_ROWS:
+        return GemmM16PartsConfig(16, 256, early=1)
+    if tokens <= _TOKENS:
+        return GemmM16PartsConfig(16 if part <= 256 else 32, 256, early=1, starts_next=PREPARED.value)
+    if tokens <= 2 * _TOKENS:
+        # As many programs as with tiles of 16 weight rows and 16 tokens, and fewer sums to join.
+        next_one = AT_ONCE if part <= 256 else PREPARED
+        return GemmM16PartsConfig(32, 256, early=1, starts_next=next_one.value, tokens=8)
+    if part > 256 and tokens > _MOST_ROWS:
+        return GemmM16PartsConfig(16, 128, early=2, ahead=256)
+    return GemmM16PartsConfig(32, 256, early=1, starts_next=PREPARED.value)
 
 
 def gemm_m16_parts(

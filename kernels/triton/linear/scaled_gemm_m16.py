@@ -26,7 +26,7 @@ from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.eight_bit import CHANNELS_OF_ONE_SUM, join_halves
 from draftline.kernels.triton.linear.epilogue import finish, load_addends
 from draftline.kernels.triton.linear.smaller import smaller_early_product
-from draftline.kernels.triton.overlap import PREPARED, launch_options, prefetch, start_next, wait_for_previous
+from draftline.kernels.triton.overlap import AT_ONCE, PREPARED, launch_options, prefetch, start_next, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
 
 MAX_SCALED_GEMM_M16_ROWS = 16
@@ -283,10 +283,10 @@ def _scaled_gemm_m16_kernel(
 
 def _fp8_config(rows: int, k: int) -> ScaledGemmM16Config:
     if rows > _MANY_ROWS:
-        return ScaledGemmM16Config(64, 128, early=4, num_stages=4, ahead=512)
+        return ScaledGemmM16Config(64, 128, early=2, num_stages=4, ahead=512, starts_next=AT_ONCE.value)
     if rows > 4096:
         return ScaledGemmM16Config(32, 128, early=8, num_stages=4, ahead=512)
-    return ScaledGemmM16Config(32, 256, early=2, num_stages=4, ahead=512)
+    return ScaledGemmM16Config(32, 256, early=4, num_stages=4 if k <= 4096 else 6, ahead=512)
 
 
 def _integer_config(rows: int, k: int) -> ScaledGemmM16Config:

@@ -64,14 +64,17 @@ def test_every_division_has_one_that_fits(capability: int) -> None:
     ):
         # With 65 to 1,024 rows, larger weights have SwiGLU in a launch of its own.
         for wide in (False, True) if not swiglu or rows <= 64 else (False,) if rows > 1024 else ():
-            check(gemm_config(rows, n, swiglu=swiglu, wide=wide), limits, itemsize=4 if wide else 2, swiglu=swiglu)
+            for k in (1024, 4096):
+                config = gemm_config(rows, n, k, swiglu=swiglu, wide=wide)
+                check(config, limits, itemsize=4 if wide else 2, swiglu=swiglu)
         if 64 < rows <= 1024 and n <= 4096:
             check(small_config(rows, n, swiglu=swiglu), limits, itemsize=2, swiglu=swiglu)
         for grouped, halves in product((False, True), (1, 2)):
             scaled = scaled_gemm_config(rows, n, swiglu=swiglu, grouped=grouped, halves=halves)
             check(scaled, limits, swiglu=swiglu)
     for n, k in product((64, 1024, 2048, 6144, 128_000), (384, 576, 1024, 1536, 2048, 3072, 14336)):
-        check(gemm_m16_config(n, k, overlap=limits.overlaps), limits, k=k, itemsize=2)
+        for tokens in (1, 17):
+            check(gemm_m16_config(tokens, n, k, overlap=limits.overlaps), limits, k=k, itemsize=2)
         for grouped, halves in product((False, True), (1, 2)):
             check(
                 scaled_gemm_m16_config(n, k, grouped=grouped, halves=halves),
@@ -85,7 +88,7 @@ def test_every_division_has_one_that_fits(capability: int) -> None:
 @pytest.mark.parametrize("capability", SHARED_BYTES)
 def test_every_division_of_sums_in_parts_has_one_that_fits(capability: int) -> None:
     limits = DeviceLimits.known(capability, 100)
-    for tokens, rows, part in product((1, 8, 10, 16, 40), (64, 960, 2048), (128, 256, 384, 512, 768, 1280)):
+    for tokens, rows, part in product((1, 8, 10, 16, 24, 40, 64), (64, 960, 2048), (128, 256, 384, 512, 768, 1280)):
         config = gemm_m16_parts_config(tokens, rows, part, attends=True)
         chosen = fitting(config, partial(GemmM16PartsConfig.shared_bytes, part=part, itemsize=2), limits)
         assert chosen == config or capability != 90

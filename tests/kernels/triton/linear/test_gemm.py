@@ -73,22 +73,28 @@ def test_few_rows_have_the_bits_of_their_own_kernel(rng: torch.Generator) -> Non
 
 def test_the_division_depends_on_sizes() -> None:
     """Each branch: tiles for few and many rows, narrow and wide weights, gates, and exact float32 products."""
-    sizes = [(rows, n) for rows in (17, 32, 33, 64, 65, 256, 257, 5000) for n in (576, 1025, 4097, 16385)]
+    sizes = [
+        (rows, n, k)
+        for rows in (17, 32, 33, 64, 65, 256, 257, 5000)
+        for n in (576, 1025, 4097, 16385)
+        for k in (1024, 2048)
+    ]
     chosen = {gemm_config(*size, swiglu=swiglu, wide=False) for size in sizes for swiglu in (False, True)}
     assert {config.block_m for config in chosen} == {32, 64, 128}
-    for rows, n in sizes:
+    for rows, n, k in sizes:
         if rows <= 64:
-            assert gemm_config(rows, n, swiglu=False, wide=False).block_m == (32 if rows <= 32 and n > 4096 else 64)
-            assert gemm_config(rows, n, swiglu=True, wide=False).block_m == 64
-    assert [gemm_config(rows, 576, swiglu=False, wide=True).block_m for rows in (16, 17)] == [16, 32]
+            few = rows <= 32 and (n > 4096 or (n > 1024 and k <= 1024))
+            assert gemm_config(rows, n, k, swiglu=False, wide=False).block_m == (32 if few else 64)
+            assert gemm_config(rows, n, k, swiglu=True, wide=False).block_m == 64
+    assert [gemm_config(rows, 576, 576, swiglu=False, wide=True).block_m for rows in (16, 17)] == [16, 32]
 
 
 def test_many_rows_take_tiles_in_turn() -> None:
     for n, swiglu in ((576, False), (4096, False), (1536, True), (6144, True)):
-        assert gemm_config(4096, n, swiglu=swiglu, wide=False).in_turn
-        assert not gemm_config(1024, n, swiglu=swiglu, wide=False).in_turn
+        assert gemm_config(4096, n, 1024, swiglu=swiglu, wide=False).in_turn
+        assert not gemm_config(1024, n, 1024, swiglu=swiglu, wide=False).in_turn
     for n in (576, 1024):
-        assert not gemm_config(2048, n, swiglu=False, wide=False).in_turn, "all tiles run at once"
+        assert not gemm_config(2048, n, 1024, swiglu=False, wide=False).in_turn, "all tiles run at once"
 
 
 def test_programs_with_tiles_in_turn_are_busy() -> None:
@@ -101,7 +107,7 @@ def test_programs_with_tiles_in_turn_are_busy() -> None:
 
 def test_few_output_columns_have_programs_for_most_multiprocessors() -> None:
     for rows in (65, 100, 128, 320, 384, 512, 1024):
-        assert gemm_config(rows, 4096, swiglu=False, wide=False).tiles(rows, 4096) >= 96, rows
+        assert gemm_config(rows, 4096, 4096, swiglu=False, wide=False).tiles(rows, 4096) >= 96, rows
 
 
 def test_small_weights_have_programs_for_most_multiprocessors() -> None:
@@ -123,7 +129,7 @@ def test_programs_of_a_small_weight_run_at_once(n: int) -> None:
     """Two on each of 132 multiprocessors, or three of a shorter pipeline. Then none is left for a second turn of a few."""
     for rows in range(64, 1537, 64):
         gates = small_config(rows, n, swiglu=True)
-        at_once = 132 * (3 if gates.num_stages == 3 and gates.block_m == 64 else 2)
+        at_once = 132 * (3 if gates.block_n == 16 or (gates.num_stages == 3 and gates.block_m == 64) else 2)
         assert gates.tiles(rows, n) <= at_once or rows > 1024, (rows, gates)
         if n == 576 and rows > 512:
             narrow = parts_config(rows, n, 384)

@@ -104,7 +104,7 @@ def test_only_small_weights_are_read_for_more_rows_than_a_program_has() -> None:
 
 def test_a_small_model_loads_all_channels_early() -> None:
     def early(k: int, rows: int = 4096, *, overlap: bool = True) -> int:
-        config = gemm_m16_config(rows, k, overlap=overlap)
+        config = gemm_m16_config(1, rows, k, overlap=overlap)
         return config.early * config.block_k + k % config.block_k
 
     assert [early(k) for k in (576, 768, 1024)] == [576, 768, 1024]

@@ -122,7 +122,7 @@ def test_which_weights_have_parts() -> None:
 
 
 def test_the_division_depends_on_sizes() -> None:
-    for tokens in (1, 8, 10, 16, 40):
+    for tokens in (1, 8, 10, 16, 24, 40, 64):
         for rows, part in ((960, 256), (576, 384), (1024, 512), (1024, 768), (896, 1280)):
             for attends in (False, True):
                 config = gemm_m16_parts_config(tokens, rows, part, attends=attends)
