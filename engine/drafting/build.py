@@ -47,7 +47,8 @@ DRAFTERS: Mapping[str, MakeDrafter] = {
 _CPU_COST_ROWS = (1, 4, 8)
 """Row counts that a CPU's steps are timed for. With more rows it does not draft."""
 
-_COST_ROUNDS = 3
+_COST_ROUNDS, _GRAPH_COST_ROUNDS = 3, 5
+"""How often each step is timed. With graphs a step is short, and what disturbs it is a large part of it."""
 
 
 def with_embedded_draft(config: EngineConfig) -> EngineConfig:
@@ -179,11 +180,12 @@ class DrafterBuilder:
             positions = self._draft.needs(self.max_draft_tokens).max_positions
         known = measured_context(table, self.max_draft_tokens, positions)
         caught_up = () if self._draft is None else caught_up_tokens(known)
+        rounds = _GRAPH_COST_ROUNDS if self._by_graphs else _COST_ROUNDS
         costs = CostCache(self._config, facts).get_or_measure(
             [*product(rows, draft_lens), *[(0, tokens) for tokens in caught_up]],
             lambda: {
-                **measure_costs(runner, table, known, rows, draft_lens, _COST_ROUNDS),
-                **measure_catch_up(runner, table, known, caught_up, _COST_ROUNDS),
+                **measure_costs(runner, table, known, rows, draft_lens, rounds),
+                **measure_catch_up(runner, table, known, caught_up, rounds),
             },
         )
         # Costs of no rows are those of catching up; see `Costs`.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import product
 
 import torch
 
@@ -23,6 +25,21 @@ _ENOUGH_S = 0.1
 """Seconds of a step's rounds after which no more follow. A disturbance matters less, the longer a step takes."""
 
 
+@dataclass(slots=True)
+class _Step:
+    """A step to time.
+
+    Attributes:
+        rows: its rows.
+        catch_up: what the drafter reads before.
+        taken: seconds of each round so far.
+    """
+
+    rows: tuple[Row, ...]
+    catch_up: tuple[DraftChunk, ...] = ()
+    taken: list[float] = field(default_factory=list)
+
+
 @torch.inference_mode()
 def measure_costs(
     runner: Runner, table: SlotTable, known: int, row_counts: Iterable[int], draft_lens: Iterable[int], rounds: int
@@ -38,15 +55,12 @@ def measure_costs(
         rounds: how often each step is timed, or fewer times where it is long. The fastest counts: disturbances only make
             a step slower.
     """
-    draft_lens = tuple(draft_lens)
-    costs: Costs = {}
-    for count in row_counts:
-        for drafts in draft_lens:
-            rows = tuple(_row(slot, known, drafts) for slot in range(count))
-            costs[count, drafts] = _time(runner, rows, table, rounds)
-    table.lengths.zero_()
-    table.tokens.zero_()
-    return costs
+    steps = {
+        (count, drafts): _Step(tuple(_row(slot, known, drafts) for slot in range(count)))
+        for count, drafts in product(row_counts, draft_lens)
+    }
+    _time(runner, table, steps.values(), rounds)
+    return {shape: min(step.taken) for shape, step in steps.items()}
 
 
 def caught_up_tokens(known: int) -> tuple[int, int]:
@@ -58,14 +72,10 @@ def caught_up_tokens(known: int) -> tuple[int, int]:
 def measure_catch_up(runner: Runner, table: SlotTable, known: int, tokens: Iterable[int], rounds: int) -> Costs:
     """Time how long the drafter takes to read so many tokens of a sequence. The table and ``known`` are as for `measure_costs`."""
     rows = (_row(0, known, 0),)
-    plain = _time(runner, rows, table, rounds)
-    costs: Costs = {}
-    for count in tokens:
-        chunk = DraftChunk(0, 0, min(count, known - 1))
-        costs[0, count] = max(1e-6, _time(runner, rows, table, rounds, (chunk,)) - plain)
-    table.lengths.zero_()
-    table.tokens.zero_()
-    return costs
+    plain = _Step(rows)
+    steps = {count: _Step(rows, (DraftChunk(0, 0, min(count, known - 1)),)) for count in tokens}
+    _time(runner, table, [plain, *steps.values()], rounds)
+    return {(0, count): max(1e-6, min(step.taken) - min(plain.taken)) for count, step in steps.items()}
 
 
 def measured_context(table: SlotTable, max_drafts: int, max_positions: int | None) -> int:
@@ -88,18 +98,24 @@ def _row(slot: int, known: int, drafts: int) -> Row:
     return Row(sequence, slot, known - 1, 1, known, drafts, drafts + 1)
 
 
-def _time(
-    runner: Runner, rows: tuple[Row, ...], table: SlotTable, rounds: int, catch_up: tuple[DraftChunk, ...] = ()
-) -> float:
-    taken: list[float] = []
-    while len(taken) < rounds and sum(taken) < _ENOUGH_S:
-        runner.fill(rows)  # what the last round has accepted is forgotten
-        _finish(table)
-        start = time.perf_counter()
-        launched = runner.launch(Plan(rows), catch_up)
-        _finish(table)
-        taken.append(time.perf_counter() - start - launched.capture_s)
-    return min(taken)
+def _time(runner: Runner, table: SlotTable, steps: Collection[_Step], rounds: int) -> None:
+    """Time each step in so many rounds, and empty the slot table.
+
+    The steps take turns: what disturbs the machine for a moment disturbs one round of several steps, and not all of one. A
+    round that captures graphs tells nothing, since the device works meanwhile.
+    """
+    for _ in range(rounds + 1):
+        for step in steps:
+            if len(step.taken) < rounds and sum(step.taken) < _ENOUGH_S:
+                runner.fill(step.rows)  # what the last round has accepted is forgotten
+                _finish(table)
+                start = time.perf_counter()
+                launched = runner.launch(Plan(step.rows), step.catch_up)
+                _finish(table)
+                if not launched.capture_s:
+                    step.taken.append(time.perf_counter() - start)
+    table.lengths.zero_()
+    table.tokens.zero_()
 
 
 def _finish(table: SlotTable) -> None:

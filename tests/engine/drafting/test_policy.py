@@ -87,7 +87,7 @@ class Clockwork:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
         self.filled = 0
-        self.captured_s = 0.0
+        self.captures = set[tuple[int, int]]()
 
     def fill(self, rows: tuple[Row, ...]) -> None:
         self.filled = len(rows)
@@ -95,20 +95,32 @@ class Clockwork:
     def launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...] = ()) -> SimpleNamespace:
         assert all(row.samples == row.drafts + 1 for row in plan.rows)
         assert len(plan.rows) == self.filled, "the rows' sequences are not in their slots"
-        self.asked.append((len(plan.rows), plan.rows[0].drafts))
-        return SimpleNamespace(capture_s=self.captured_s)
+        shape = len(plan.rows), plan.rows[0].drafts
+        self.asked.append(shape)
+        captures = shape in self.captures
+        self.captures.discard(shape)
+        return SimpleNamespace(capture_s=1e-3 if captures else 0.0)
 
 
 def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
     table = SlotTable.allocate(4, 60, 4, torch.device("cpu"))
     clockwork = Clockwork()
     costs = measure_costs(clockwork, table, measured_context(table, 2, None), (1, 4), (0, 2), rounds=2)
-    assert clockwork.asked == [shape for shape in [(1, 0), (1, 2), (4, 0), (4, 2)] for _ in range(2)]
+    assert clockwork.asked == [(1, 0), (1, 2), (4, 0), (4, 2)] * 2, "in turn"
     assert costs.keys() == {(1, 0), (1, 2), (4, 0), (4, 2)}
     assert min(costs.values()) > 0
     assert not table.lengths.any()
-    clockwork.captured_s = 1000.0
-    assert max(measure_costs(clockwork, table, 9, (1,), (0,), rounds=2).values()) < 0, "captures do not count"
+
+
+def test_a_step_that_captures_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device works meanwhile: what is left of its time may be too short."""
+    clock = iter([0.0, *(0.005 + 0.01 * tick for tick in range(100))])
+    monkeypatch.setattr("draftline.engine.drafting.costs.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    clockwork = Clockwork()
+    clockwork.captures = {(1, 0)}
+    costs = measure_costs(clockwork, SlotTable.allocate(1, 60, 4, torch.device("cpu")), 9, (1,), (0,), rounds=2)
+    assert clockwork.asked == [(1, 0)] * 3
+    assert costs[1, 0] == pytest.approx(0.01)
 
 
 def test_a_long_step_is_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
