@@ -34,7 +34,17 @@ Division = GemmM16Config | GemmM16PartsConfig
 Divisions = dict[tuple[int, int], Division]
 """By the shape of the weight, [N, K]; a product that is missing has the engine's."""
 
-STEPS = [(1, 1, 400), (1, 5, 400), (4, 1, 400), (8, 1, 400), (1, 1, 2000), (32, 1, 400), (8, 5, 400)]
+STEPS = [
+    (1, 1, 400),
+    (1, 5, 400),
+    (4, 1, 400),
+    (8, 1, 400),
+    (1, 1, 2000),
+    (12, 1, 400),
+    (32, 1, 400),
+    (8, 3, 400),
+    (8, 5, 400),
+]
 """Sequences, tokens of each, and their context."""
 
 _ROUNDS = 3
@@ -49,19 +59,37 @@ _MOST_EARLY_BYTES = 48 << 10
 def candidates(n: int, k: int, rows: int, limits: DeviceLimits) -> list[Division]:
     """The divisions to try of a product of so many rows with a weight [n, k]; none if it has the kernel of many rows."""
     part = part_channels(torch.empty(n, k, dtype=DTYPE, device="meta"))
-    if not part:
-        engine = gemm_m16_config(n, k, overlap=True)
-        few = rows <= max_gemm_m16_rows(n * k, overlap=True)
-        return [replace(engine, starts_next=starts) for starts in _STARTS] if few else []
-    if rows > max_parts_rows(n * k):
-        return []
-    found: list[GemmM16PartsConfig] = []
+    if part:
+        return list(_in_parts(part, rows, limits)) if rows <= max_parts_rows(n * k) else []
+    return list(_whole(n, k, rows, limits)) if rows <= max_gemm_m16_rows(n * k, overlap=True) else []
+
+
+def _whole(n: int, k: int, rows: int, limits: DeviceLimits) -> Iterator[GemmM16Config]:
+    """Of sums that have no parts: the engine's tiles, and of few channels others, all of which are loaded early."""
+    engine = gemm_m16_config(rows, n, k, overlap=True)
+    tiles = [engine]
+    if engine.early == k // engine.block_k:
+        tiles += [
+            GemmM16Config(block_n, block_k, early=k // block_k, num_stages=1)
+            for block_n, block_k in product((32, 64), (128, 256, 512))
+            if block_k <= k
+        ]
+    for division, starts in product(dict.fromkeys(tiles), _STARTS):
+        if division.shared_bytes(limits, k, DTYPE.itemsize) <= limits.shared_bytes:
+            yield replace(division, starts_next=starts)
+
+
+def _in_parts(part: int, rows: int, limits: DeviceLimits) -> Iterator[GemmM16PartsConfig]:
     # Up to 16 rows, a program has all of them.
-    for tokens, block_n, block_k, starts in product((16, 32) if rows > 16 else (16,), (16, 32), (128, 256), _STARTS):
+    for tokens, block_n, block_k, starts in product((8, 16) if rows > 16 else (16,), (16, 32), (128, 256), _STARTS):
         most = max(min(part // block_k, _MOST_EARLY_BYTES // ((block_n + tokens) * block_k * 2)), 1)
-        ahead = 256 if most * block_k < part - part % block_k else 0
-        found.append(GemmM16PartsConfig(block_n, block_k, most, ahead=ahead, starts_next=starts, tokens=tokens))
-    return [division for division in found if division.shared_bytes(part, DTYPE.itemsize) <= limits.shared_bytes]
+        for early in sorted({0, 1, most}):
+            rest = early * block_k < part - part % block_k
+            division = GemmM16PartsConfig(
+                block_n, block_k, early, ahead=256 if rest else 0, starts_next=starts, tokens=tokens
+            )
+            if division.shared_bytes(part, DTYPE.itemsize) <= limits.shared_bytes:
+                yield division
 
 
 @contextmanager
