@@ -52,6 +52,7 @@ _SHORT: Final = {
     "EMod": "Emoji_Modifier",
     "EPres": "Emoji_Presentation",
     "ExtPict": "Extended_Pictographic",
+    "RI": "Regional_Indicator",
     "space": "White_Space",
 }
 _SHORT_SCRIPTS: Final = {
@@ -73,6 +74,7 @@ _FIXED: Final = {
     "ASCII": "0-7F",
     "ASCII_Hex_Digit": "30-39 41-46 61-66",
     "Any": "0-10FFFF",
+    "Regional_Indicator": "1F1E6-1F1FF",
     "White_Space": "9-D 20 85 A0 1680 2000-200A 2028-2029 202F 205F 3000",
 }
 

@@ -16,6 +16,7 @@ from draftline.structured.regular.expression import without_anchors
 
 PROPERTIES = [
     "ASCII", "AHex", "Any", "White_Space", "space", "Emoji", "EPres", "EComp", "Emoji_Modifier", "EBase", "ExtPict",
+    "Regional_Indicator", "RI",
     *(f"Script={name}" for name in ("Arabic", "Armenian", "Cyrillic", "Devanagari", "Georgian", "Greek", "Han", "Hangul", "Hebrew")),
     *(f"sc={name}" for name in ("Hira", "Kana", "Latn", "Thai")),
 ]  # fmt: skip
@@ -41,11 +42,15 @@ def test_a_property_has_the_characters_that_a_validator_gives_it(name: str) -> N
 
 
 def test_the_emoji_of_zod() -> None:
-    schema = {"type": "string", "pattern": r"^(\p{Extended_Pictographic}|\p{Emoji_Component})+$"}
-    walker = Walker.of_language(json_schema_language(json.dumps(schema)))
-    assert walker.accepts('"😀👩‍🚀🇩🇪"')
-    assert walker.accepts('"\\ud83d\\ude00"')
-    assert not walker.accepts('"a😀"')
+    for pattern in (
+        r"^(\p{Extended_Pictographic}|\p{Emoji_Component})+$",
+        r"^(?=[\s\S]*[\p{Extended_Pictographic}\p{Regional_Indicator}\u20E3])[\p{Extended_Pictographic}\p{Emoji_Component}]+$",
+    ):
+        schema = {"type": "string", "pattern": pattern}
+        walker = Walker.of_language(json_schema_language(json.dumps(schema)))
+        assert walker.accepts('"😀👩‍🚀🇩🇪"')
+        assert walker.accepts('"\\ud83d\\ude00"')
+        assert not walker.accepts('"a😀"')
 
 
 def test_symbols_that_are_pictographs_in_some_versions_are_in_no_class() -> None:
