@@ -35,7 +35,8 @@ _DIALECTS: Final = {
     "json-schema.org/draft/2020-12/schema": Dialect.DRAFT2020,
     "json-schema.org/schema": Dialect.DRAFT2020,
 }
-
+_OPENAPI: Final = re.compile(r"spec\.openapis\.org/oas/3\.[12]/dialect/(?:base|\d{4}-\d\d-\d\d)")
+"""The dialects of OpenAPI 3.1 and later: draft 2020-12 with keywords that make no value invalid."""
 
 _RECURSIVE: Final = ""
 """The name of what "$recursiveAnchor" declares. No other anchor is empty."""
@@ -305,7 +306,8 @@ def _whole(base: str, reference: str) -> str:
 def _dialect(name: Json) -> Dialect | None:
     if not isinstance(name, str):
         return None
-    return _DIALECTS.get(re.sub(r"^https?://|#$", "", name))
+    name = re.sub(r"^https?://|#$", "", name)
+    return Dialect.DRAFT2020 if _OPENAPI.fullmatch(name) else _DIALECTS.get(name)
 
 
 def schema_uri(dialect: Dialect) -> str:

@@ -276,6 +276,17 @@ def test_values_without_a_finite_text_are_never_begun() -> None:
     assert "loop" not in language.grammar
 
 
+@pytest.mark.parametrize("dialect", ["3.1/dialect/base", "3.1/dialect/2024-11-10", "3.2/dialect/2025-09-17"])
+def test_the_dialects_of_openapi_are_draft_2020_12(dialect: str) -> None:
+    schema = {"prefixItems": [{"type": ["string", "null"], "example": "x"}], "items": False, "minItems": 1}
+    one = walker({"$schema": f"https://spec.openapis.org/oas/{dialect}", "type": "array", **schema})
+    assert one.accepts('["a"]')
+    assert one.accepts("[null]")
+    assert not one.accepts("[1]")
+    with pytest.raises(InvalidConstraintError, match="not a known draft"):
+        json_schema_language('{"$schema": "https://spec.openapis.org/oas/3.0/dialect/base"}')
+
+
 def test_an_unknown_draft_or_a_draft_sevens_reference() -> None:
     with pytest.raises(InvalidConstraintError, match=r"/\$schema"):
         json_schema_language('{"$schema": "https://example.com/mine"}')
