@@ -21,7 +21,7 @@ from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demands,
 from draftline.structured.json_schema.shapes.limits import TooManyShapesError
 from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, Members, ObjectShape, settle_object
 from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet
-from draftline.structured.json_schema.shapes.union import Shapes, intersect, unite
+from draftline.structured.json_schema.shapes.union import EVERYTHING, Shapes, intersect, unite
 
 _OBJECT_KEYWORDS: Final = (
     "properties",
@@ -55,8 +55,9 @@ def _object(expander: Expander, location: Location) -> Clause:
         for pattern in patterns
         if (names := name_set(expander, location, "patternProperties", pattern)) is not None
     ]
-    # If a pattern cannot be translated, it is unknown which members are additional.
-    closed = "additionalProperties" in schema and len(matched) == len(patterns)
+    # If a pattern cannot be translated, it is unknown which members are additional, and which objects fail.
+    known = len(matched) == len(patterns)
+    closed = "additionalProperties" in schema and known
     restricted = "propertyNames" in schema and location.dialect >= Dialect.DRAFT6
 
     def value_of(keyword: str, *name: str, holds: bool = True) -> Demands:
@@ -103,7 +104,7 @@ def _object(expander: Expander, location: Location) -> Clause:
                 objects.extend(settle_object(ANY_OBJECT, (Members(one, ANY),)))
         return Shapes(objects=tuple(objects))
 
-    return Clause(keyword, holds, fails)
+    return Clause(keyword, holds, fails if known else lambda: EVERYTHING)
 
 
 def members_by_name(

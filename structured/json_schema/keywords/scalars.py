@@ -22,7 +22,7 @@ from draftline.structured.json_schema.keywords.clause import (
 from draftline.structured.json_schema.shapes import numbers, strings
 from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.json_schema.shapes.strings import StringSet
-from draftline.structured.json_schema.shapes.union import ANY_NUMBER, Shapes, unite
+from draftline.structured.json_schema.shapes.union import ANY_NUMBER, EVERYTHING, Shapes, unite
 
 _NUMBER_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _STRING_KEYWORDS: Final = ("minLength", "maxLength")
@@ -38,9 +38,7 @@ def scalar_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
     if any(keyword in schema for keyword in _STRING_KEYWORDS):
         yield _lengths(location)
     if "pattern" in schema:
-        sets = pattern_sets(expander, location, "pattern", schema["pattern"])
-        if sets is not None:
-            yield Clause("pattern", _string_clause("pattern", sets[0]).holds, _string_clause("pattern", sets[1]).fails)
+        yield _pattern(expander, location)
     if "format" in schema:
         yield from _format(expander, location)
     yield from _contents(expander, location)
@@ -112,6 +110,13 @@ def _lengths(location: Location) -> Clause:
     minimum = min_count(location, "minLength")
     keyword = "maxLength" if "maxLength" in location.schema else "minLength"
     return _string_clause(keyword, StringSet(minimum, max_count(location, "maxLength")))
+
+
+def _pattern(expander: Expander, location: Location) -> Clause:
+    sets = pattern_sets(expander, location, "pattern", location.schema["pattern"])
+    if sets is None:  # nothing is known of it
+        return Clause("pattern", lambda: EVERYTHING, lambda: EVERYTHING)
+    return Clause("pattern", _string_clause("pattern", sets[0]).holds, _string_clause("pattern", sets[1]).fails)
 
 
 def _format(expander: Expander, location: Location) -> Iterator[Clause]:

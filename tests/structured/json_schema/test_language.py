@@ -287,6 +287,21 @@ def test_the_dialects_of_openapi_are_draft_2020_12(dialect: str) -> None:
         json_schema_language('{"$schema": "https://spec.openapis.org/oas/3.0/dialect/base"}')
 
 
+@pytest.mark.parametrize(
+    ("schema", "pointer", "text"),
+    [
+        ({"type": "string", "not": {"pattern": "(a)\\1"}}, "/not/pattern", '"b"'),
+        ({"type": "object", "not": {"patternProperties": {"(a)\\1": False}}}, "/not/patternProperties", '{"aa":1}'),
+        ({"type": "object", "not": {"propertyNames": {"pattern": "(a)\\1"}}}, "/not/propertyNames/pattern", '{"b":1}'),
+    ],
+)
+def test_a_pattern_within_not_is_named_and_a_best_effort_drops_it(schema: Any, pointer: str, text: str) -> None:
+    assert refused(schema) == {pointer: pointer.split("/")[-1]}
+    language = json_schema_language(json.dumps(schema), best_effort=True)
+    assert [one.pointer for one in language.unenforced] == [pointer]
+    assert Walker.of_grammar(language.grammar).accepts(text)
+
+
 def test_an_unknown_draft_or_a_draft_sevens_reference() -> None:
     with pytest.raises(InvalidConstraintError, match=r"/\$schema"):
         json_schema_language('{"$schema": "https://example.com/mine"}')
