@@ -7,18 +7,17 @@ from itertools import takewhile
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.dfa import Dfa, TooComplexError, alive_states, build
+from draftline.structured.regular.sides import resolved
 from draftline.structured.regular.syntax import (
     ANY_TEXT,
     EMPTY,
     NEVER,
-    Alt,
     Anchor,
     Chars,
     Lookahead,
     Node,
     Seq,
     alt,
-    has_condition,
     repeat,
     seq,
 )
@@ -98,10 +97,9 @@ def without_anchors(tree: Node) -> Node:
     Raises:
         TooComplexError: it exceeds the budget.
     """
-    rewritten = _searched(tree)
-    if rewritten is not None:
-        return rewritten
-    return to_tree(build(searching(tree)))
+    whole = searching(tree)
+    found = resolved(whole)
+    return to_tree(build(whole)) if found is None else found
 
 
 def conjuncts(tree: Node) -> list[tuple[Node, bool]]:
@@ -121,37 +119,3 @@ def conjuncts(tree: Node) -> list[tuple[Node, bool]]:
 def searching(tree: Node) -> Node:
     """The tree with any text before and after it; anchors stay."""
     return seq(ANY_TEXT, tree, ANY_TEXT)
-
-
-def _searched(tree: Node) -> Node | None:
-    """`without_anchors` without automata, if anchors stand only at the outer ends of alternatives; else None."""
-    options: list[Node] = []
-    for option in tree.options if isinstance(tree, Alt) else (tree,):
-        parts = option.parts if isinstance(option, Seq) else (option,)
-        if len(parts) == 1 and isinstance(parts[0], Alt):
-            inner = _searched(parts[0])
-            if inner is None:
-                return None
-            options.append(inner)
-            continue
-        body = list(parts)
-        before: Node = ANY_TEXT
-        after: Node = ANY_TEXT
-        while body and body[0] == Anchor(end=False):
-            body.pop(0)
-            before = EMPTY
-        while body and body[-1] == Anchor(end=True):
-            body.pop()
-            after = EMPTY
-        if (
-            before == EMPTY
-            and after == EMPTY
-            and len(body) == 1
-            and isinstance(body[0], Alt)
-            and has_condition(body[0])
-        ):
-            return None
-        if any(has_condition(part) for part in body):
-            return None
-        options.append(seq(before, *body, after))
-    return alt(options)

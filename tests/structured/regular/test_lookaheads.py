@@ -20,6 +20,8 @@ from draftline.structured.regular.expression import conjuncts, searching, to_tre
 DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"  # pydantic's
 HOSTNAME = r"^(?=.{1,253}\.?$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-0-9a-z]{0,61}[0-9a-z])?)*\.?$"
 DURATION = r"^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$"  # zod's
+DOMAIN = r"^(?=.{1,253}$)(?:(?!-)[A-Za-z0-9-]{1,63}(?<!-)\.)+[A-Za-z]{2,63}$"
+URL = r"^https?:\/\/(www\.)?[-a-zA-Z0-9@:%._\+~#=]{1,256}\.[a-zA-Z0-9()]{1,6}\b([-a-zA-Z0-9()@:%_\+.~#?&//=]*)$"
 PATTERNS = {
     DECIMAL: "+0.1",
     r"^(?!^[-+.]*$)[+-]?0*(?:\d{0,2}|(?=[\d.]{1,4}0*$)\d{0,2}\.\d{0,2}0*$)": "-0.1",
@@ -41,6 +43,8 @@ PATTERNS = {
     r"\ba+\b-?(?:\Bb|a\b)": "ab-",
     r"^(?!.*\bab?\b)(?=.*b\B)[ab-]+$": "ab-",
     r"^(?:\b|-)a\B.|\Bb$": "ab-",
+    r"^(?:(?!-)[ab-]{1,3}(?<!-)c)+(?:a?(?!b)(?<![ac])(?<!^)|b)?": "abc-",
+    r"(?:(?:(?<=b)|^)a?(?=-|$)(?<!-))?(?:(?=[^b])[ab]?(?<=a)){0,2}$": "ab-",
 }
 
 
@@ -103,6 +107,13 @@ def test_size_is_bounded(pattern: str) -> None:
         without_anchors(ecma.parse(pattern))
 
 
+@pytest.mark.parametrize(
+    "pattern", [DOMAIN, URL, r"\b[\w.]{1,1000}\B[a-z-]{1,1000}\b", "^(?:(?!-)[a-z-]{1,500}(?<!-)){1,500}$"]
+)
+def test_conditions_on_one_character_write_no_counts_out(pattern: str) -> None:
+    assert all(without_anchors(part).size < 400 for part, _ in conjuncts(ecma.parse(pattern)))
+
+
 @pytest.mark.parametrize("opening", ["(?:", "(?=", "(?!^"])
 def test_nesting_is_bounded(opening: str) -> None:
     assert build(searching(ecma.parse(opening * 40 + "a" + ")" * 40))).matches("a")
@@ -127,9 +138,11 @@ def test_nesting_is_bounded(opening: str) -> None:
         ({"type": "string", "pattern": r"^(?!\.)\P{L}(?=é|\u{1F600}$)"}, ["1é-", "-😀"], ["aé", ".é", "1😀😀"]),
         # The automaton of both conditions would be too large. A grammar has them apart.
         ({"type": "string", "pattern": HOSTNAME}, ["a.b-c.d", f"{'a.' * 126}a"], ["a..b", "a-", f"{'a.' * 126}aa"]),
+        ({"type": "string", "pattern": DOMAIN}, ["a.co", "a-b.c.org", f"{'a.' * 125}co"], ["a", "-a.co", "a-.co", f"{'a.' * 126}co"]),
+        ({"type": "string", "pattern": URL}, ["https://example.com/a?b=c", "http://a.b."], ["http://a", "http://a.é", "x"]),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_schemas(schema: dict[str, object], accepted: list[str], rejected: list[str]) -> None:
     language = json_schema_language(json.dumps(schema), whitespace="compact")
     walkers = [Walker.of_grammar(language.grammar)] + ([Walker.of_regex(language.regex)] if language.regex else [])

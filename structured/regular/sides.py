@@ -1,0 +1,189 @@
+r"""Conditions on one character beside them, resolved into the tree around them: ``^``, ``$``, ``\b``, ``(?!-)`` and ``(?<=,)``.
+
+Such a condition narrows the character that it looks at, where that stands in the tree: ``(?!-)[a-z-]{1,63}`` is
+``[a-z][a-z-]{0,62}``. So the tree keeps its counts, which an automaton would write out and multiply with one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from draftline.structured.regular import charset
+from draftline.structured.regular.charset import CharSet
+from draftline.structured.regular.syntax import (
+    EMPTY,
+    NEVER,
+    Alt,
+    Anchor,
+    Chars,
+    Condition,
+    Lookahead,
+    Node,
+    Repeat,
+    Seq,
+    alt,
+    has_condition,
+    lengths,
+    repeat,
+    seq,
+)
+
+_MAX_PIECES: Final = 16
+_MAX_NODES: Final = 5_000
+
+
+class _UnresolvedError(Exception):
+    """A condition is about more than one character, is repeated with what it looks at, or the tree would become too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """What may be beside a text: a character of a set, and the edge of the whole text."""
+
+    characters: CharSet
+    edge: bool
+
+    def within(self, other: _Side) -> _Side:
+        return _Side(charset.intersection(self.characters, other.characters), self.edge and other.edge)
+
+
+_ANY: Final = _Side(charset.ALL, edge=True)
+_EDGE: Final = _Side(charset.NONE, edge=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The texts of a tree without conditions, between certain sides."""
+
+    before: _Side
+    tree: Node
+    after: _Side
+
+
+def resolved(tree: Node) -> Node | None:
+    """The tree of the whole texts of a tree, without conditions; None if they cannot be resolved."""
+    try:
+        return alt(piece.tree for piece in _pieces(tree) if piece.before.edge and piece.after.edge)
+    except _UnresolvedError:
+        return None
+
+
+def _pieces(tree: Node) -> list[_Piece]:
+    """Pieces that have the texts of a tree together."""
+    if not has_condition(tree):
+        return [_Piece(_ANY, tree, _ANY)]
+    if isinstance(tree, Seq):
+        return reduce(_joined, map(_pieces, tree.parts))
+    if isinstance(tree, Alt):
+        return _merged(piece for option in tree.options for piece in _pieces(option))
+    if isinstance(tree, Repeat):
+        return _repeated(tree)
+    assert isinstance(tree, Condition)
+    if isinstance(tree, Anchor):
+        return [_Piece(_ANY, EMPTY, _EDGE) if tree.end else _Piece(_EDGE, EMPTY, _ANY)]
+    side = _side(tree.node, at_end=isinstance(tree, Lookahead))
+    if not tree.inside:
+        side = _Side(charset.complement(side.characters), not side.edge)
+    return [_Piece(_ANY, EMPTY, side) if isinstance(tree, Lookahead) else _Piece(side, EMPTY, _ANY)]
+
+
+def _side(tree: Node, *, at_end: bool) -> _Side:
+    """What a lookahead or a lookbehind looks at."""
+    if isinstance(tree, Chars):
+        return _Side(tree.set, edge=False)
+    if tree == Anchor(end=at_end):
+        return _EDGE
+    if not isinstance(tree, Alt):
+        raise _UnresolvedError
+    sides = [_side(option, at_end=at_end) for option in tree.options]
+    return _Side(charset.union(*(side.characters for side in sides)), any(side.edge for side in sides))
+
+
+def _repeated(tree: Repeat) -> list[_Piece]:
+    inner = _pieces(tree.node)
+    if all(piece.before == piece.after == _ANY for piece in inner):
+        return [_Piece(_ANY, repeat(alt(piece.tree for piece in inner), tree.low, tree.high), _ANY)]
+    if (tree.low, tree.high) == (0, 1):
+        return _merged([*inner, _Piece(_ANY, EMPTY, _ANY)])
+    raise _UnresolvedError
+
+
+def _joined(left: list[_Piece], right: list[_Piece]) -> list[_Piece]:
+    return _merged(piece for one in left for other in right for piece in _pair(one, other))
+
+
+def _pair(left: _Piece, right: _Piece) -> Iterable[_Piece]:
+    """One piece behind another. Each narrows the character of the other that is next to it."""
+    # A piece that asks nothing need not be told apart by whether the other one has characters.
+    if left.after == right.before == _ANY:
+        yield _Piece(left.before, seq(left.tree, right.tree), right.after)
+        return
+    ending = left.tree if right.before == _ANY else _ending(left.tree, right.before.characters)
+    beginning = right.tree if left.after == _ANY else _beginning(right.tree, left.after.characters)
+    yield _Piece(left.before, seq(ending, beginning), right.after)
+    if right.before != _ANY and _may_be_empty(left.tree):
+        yield _Piece(left.before.within(right.before), beginning, right.after)
+    if left.after != _ANY and _may_be_empty(right.tree):
+        yield _Piece(left.before, ending, left.after.within(right.after))
+    if left.after != _ANY and right.before != _ANY and _may_be_empty(seq(left.tree, right.tree)):
+        yield _Piece(left.before.within(right.before), EMPTY, left.after.within(right.after))
+
+
+def _merged(pieces: Iterable[_Piece]) -> list[_Piece]:
+    trees: dict[tuple[_Side, _Side], list[Node]] = {}
+    for piece in pieces:
+        if piece.tree != NEVER:
+            trees.setdefault((piece.before, piece.after), []).append(piece.tree)
+    merged = [_Piece(before, alt(same), after) for (before, after), same in trees.items()]
+    if len(merged) > _MAX_PIECES or sum(piece.tree.size for piece in merged) > _MAX_NODES:
+        raise _UnresolvedError
+    return merged
+
+
+def _may_be_empty(tree: Node) -> bool:
+    return lengths(tree)[0] == 0
+
+
+def _beginning(tree: Node, first: CharSet) -> Node:
+    """The texts of a tree that begin with a character of a set."""
+    if isinstance(tree, Seq):
+        options: list[Node] = []
+        for index, part in enumerate(tree.parts):
+            options.append(seq(_beginning(part, first), *tree.parts[index + 1 :]))
+            if not _may_be_empty(part):
+                break
+        return alt(options)
+    if isinstance(tree, Repeat):
+        return seq(_beginning(tree.node, first), _once_less(tree))
+    return _narrowed(tree, first) if isinstance(tree, Chars) else alt(_beginning(one, first) for one in _options(tree))
+
+
+def _ending(tree: Node, last: CharSet) -> Node:
+    """The texts of a tree that end with a character of a set."""
+    if isinstance(tree, Seq):
+        options: list[Node] = []
+        for index, part in reversed(list(enumerate(tree.parts))):
+            options.append(seq(*tree.parts[:index], _ending(part, last)))
+            if not _may_be_empty(part):
+                break
+        return alt(options)
+    if isinstance(tree, Repeat):
+        return seq(_once_less(tree), _ending(tree.node, last))
+    return _narrowed(tree, last) if isinstance(tree, Chars) else alt(_ending(one, last) for one in _options(tree))
+
+
+def _once_less(tree: Repeat) -> Node:
+    """The other times of a repetition, one of which has characters."""
+    return repeat(tree.node, max(tree.low - 1, 0), None if tree.high is None else tree.high - 1)
+
+
+def _narrowed(tree: Chars, characters: CharSet) -> Node:
+    return Chars(charset.intersection(tree.set, characters))
+
+
+def _options(tree: Node) -> tuple[Node, ...]:
+    assert isinstance(tree, Alt)
+    return tree.options
