@@ -15,7 +15,7 @@ from draftline.structured.json_schema.readings import POSSIBLY, SURELY, readings
 from draftline.structured.json_schema.spelling import IntegerSpelling, PropertyOrder, Whitespace
 from draftline.structured.json_schema.unique_items import unique_paths
 from draftline.structured.language import Language
-from draftline.structured.regular.syntax import to_regex
+from draftline.structured.regular.syntax import MAX_NESTING, nesting, to_regex
 
 
 def json_schema_language(
@@ -89,7 +89,10 @@ def _regex(
     if not limits.regex_bytes:
         return None, "#: no regular expression is asked for"
     try:
-        regex = to_regex(regular_form(graph, whitespace, order))
+        tree = regular_form(graph, whitespace, order)
+        if nesting(tree) > MAX_NESTING:
+            return None, f"#: its regular expression would nest more than {MAX_NESTING} deep"
+        regex = to_regex(tree)
     except NotRegularError as error:
         return None, f"#{error.pointer or ''}: {error.reason}"
     except RecursionError:

@@ -258,6 +258,21 @@ def lengths(node: Node) -> tuple[int, int | None]:
     return 0, 0
 
 
+MAX_NESTING: Final = 247
+"""The deepest `nesting` of an expression, with what its users put around it. Rust's crate allows 250."""
+
+
+@functools.lru_cache(maxsize=4096)
+def nesting(node: Node) -> int:
+    """How deep the text of a tree nests, as Rust's crate counts: groups, repetitions, alternatives, sequences and classes."""
+    if isinstance(node, Seq):
+        return 1 + max((nesting(part) + _needs_group(part) for part in node.parts), default=0)
+    if isinstance(node, Alt):
+        named = [option for option in node.options if option != EMPTY]
+        return max(map(nesting, named)) + (len(named) > 1) + 2 * (len(named) < len(node.options))
+    return 2 + nesting(node.node) if isinstance(node, Repeat) else 1
+
+
 def behind_start(node: Node) -> Node:
     """The tree of what matches behind the start of the text, where "^" never does."""
     if isinstance(node, Anchor):
@@ -284,7 +299,7 @@ def _text(node: Node) -> str:
     if isinstance(node, Chars):
         return _class_text(node.set)
     if isinstance(node, Seq):
-        return "".join(_group_text(part) if isinstance(part, Alt) else to_regex(part) for part in node.parts)
+        return "".join(_group_text(part) if _needs_group(part) else to_regex(part) for part in node.parts)
     if isinstance(node, Alt):
         named = [option for option in node.options if option != EMPTY]
         text = "|".join(map(to_regex, named))
@@ -296,6 +311,11 @@ def _text(node: Node) -> str:
 
 # Trees share branches, and most schemas have some of the same strings and numbers.
 _cached_text = functools.lru_cache(maxsize=1024)(_text)
+
+
+def _needs_group(part: Node) -> bool:
+    """Whether a part of a sequence is written as a group. Options with the empty text are a group already."""
+    return isinstance(part, Alt) and EMPTY not in part.options
 
 
 def _group_text(node: Node) -> str:

@@ -19,14 +19,16 @@ from draftline.structured.regular.syntax import (
     ANY_CHAR,
     ANY_TEXT,
     NEVER,
-    Chars,
+    Alt,
     Node,
     Repeat,
+    Seq,
     alt,
     has_condition,
     lengths,
     literal,
     repeat,
+    seq,
 )
 
 
@@ -214,9 +216,35 @@ def string_tree(strings: StringSet) -> Node:
 
 
 def _with_length(pattern: Node, low: int, high: int | None) -> Node | None:
-    """A pattern that repeats one character, with its count bounded too; None for other patterns."""
-    if not isinstance(pattern, Repeat) or not isinstance(pattern.node, Chars):
+    """The texts of a pattern with a bounded length, by its counts; None if the lengths of several parts make up a text's."""
+    shortest, longest = lengths(pattern)
+    if (longest is not None and longest < low) or (high is not None and shortest > high):
+        return NEVER
+    if shortest >= low and (high is None or (longest is not None and longest <= high)):
+        return pattern
+    if isinstance(pattern, Alt):
+        options = [_with_length(option, low, high) for option in pattern.options]
+        return None if None in options else alt(option for option in options if option is not None)
+    if isinstance(pattern, Seq):
+        return _with_length_of_one(pattern, low, high)
+    if not isinstance(pattern, Repeat):
         return None
-    low = max(low, pattern.low)
-    high = pattern.high if high is None else high if pattern.high is None else min(high, pattern.high)
+    shortest, longest = lengths(pattern.node)
+    if shortest != longest or not shortest:
+        return None
+    low = max(-(-low // shortest), pattern.low)
+    high = pattern.high if high is None else high // shortest
+    high = high if high is None or pattern.high is None else min(high, pattern.high)
     return NEVER if high is not None and low > high else repeat(pattern.node, low, high)
+
+
+def _with_length_of_one(pattern: Seq, low: int, high: int | None) -> Node | None:
+    """`_with_length` where one part has any length, and the others have one each."""
+    inside = [lengths(part) for part in pattern.parts]
+    varying = [index for index, (shortest, longest) in enumerate(inside) if shortest != longest]
+    if len(varying) != 1:
+        return None
+    (index,) = varying
+    others = sum(shortest for shortest, _ in inside) - inside[index][0]
+    bounded = _with_length(pattern.parts[index], max(low - others, 0), None if high is None else high - others)
+    return None if bounded is None else seq(*pattern.parts[:index], bounded, *pattern.parts[index + 1 :])

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import regex as reference
@@ -12,6 +15,18 @@ from draftline.structured.automaton.byte_automaton import ByteAutomaton, compile
 from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.automaton.regex_anchors import without_outer_anchors
 from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.regular.syntax import (
+    EMPTY,
+    MAX_NESTING,
+    Node,
+    alt,
+    literal,
+    nesting,
+    optional,
+    repeat,
+    seq,
+    to_regex,
+)
 
 ALPHABET = "abé"
 
@@ -121,3 +136,24 @@ def test_an_expression_that_matches_nothing_is_rejected(expression: str) -> None
 def test_states_are_bounded() -> None:
     with pytest.raises(AutomatonTooLargeError, match="at most 100 are allowed"):
         compile_bytes("a{0,200}b", 100)
+
+
+@pytest.mark.parametrize("wrap", [0, 1, 2, 3, 4, None])
+def test_an_expression_may_nest_as_deep_as_its_tree_is_allowed_to(wrap: int | None) -> None:
+    a, b = literal("a"), literal("b")
+    wraps: list[Callable[[Node], Node]] = [
+        lambda inner: seq(a, optional(inner)),
+        lambda inner: seq(a, alt([EMPTY, inner])),
+        lambda inner: seq(a, alt([seq(a, b), inner]), b),
+        lambda inner: repeat(seq(b, inner), 0, None),
+        lambda inner: alt([seq(a, a), seq(b, inner)]),
+    ]
+    source = random.Random(wrap)
+    tree = seq(a, b)
+    for _ in range(300):
+        deeper = wraps[source.randrange(5) if wrap is None else wrap](tree)
+        if nesting(deeper) > MAX_NESTING:
+            break
+        tree = deeper
+    assert nesting(tree) > MAX_NESTING - 6
+    assert compile_bytes(to_regex(tree), 100_000).states > 50

@@ -64,3 +64,40 @@ def test_exactly_one_of_several_with_lengths(options: list[Any]) -> None:
     others = [text for text in ADDRESSES if "@" not in text]
     for text in (*others, "me@a.example", "u", "urn:a:b:c:d", f"urn:{'a' * 100}", f"{'a' * 60}@{'b' * 60}.example"):
         assert ours.accepts(json.dumps(text), source) == judge.is_valid(text), text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "low", "high"),
+    [
+        ("^https://.+$", 0, 100),
+        (r"^.*\.json$", 7, 2000),
+        (r"^(?:[ab]{2})+$|^c?d*$", 3, 9),
+        (r"^(?:ab){2,40}(?:cd)?$", 9, 11),
+        (r"^[a-z]{3}-?$|^e{2,}$|^abcdef$", 4, 5),
+        ("^(a+)+$", 1, 100),
+        (r"^[^@]+@[^@]{2}$", 4, 90),
+        (r"^\d+(\.[0-9]+)?(Z|[+-]\d\d)?$", 2, 99),
+    ],
+)
+def test_one_pattern_and_a_length(pattern: str, low: int, high: int) -> None:
+    schema = {"type": "string", "pattern": pattern, "minLength": low, "maxLength": high}
+    judge = jsonschema_rs.validator_for(schema)
+    source = random.Random(8)
+    parts = ["https://", "a", "b", "ab", "cd", "c", "d", "-", "e", ".json", "@", "1", ".", "+01", "Z", "abcdef", "é"]
+    some = {"".join(source.choices(parts, k=source.randrange(6))) for _ in range(600)}
+    for body in ("a", "e", "ab", "1"):
+        for around in ("{}", "https://{}", "{}.json", "{}cd", "c{}", "{}@ab", "{}.1", "{}+01", "{}1Z"):
+            some |= {around.format(body * count) for count in (1, 2, 3, 5, 30, 46, 90, 92, 93, 97, 98, 99, 100, 101)}
+    ours = Ours(json_schema_language(json.dumps(schema)))
+    outcomes = {text: judge.is_valid(text) for text in sorted(some)}
+    assert {True, False} == set(outcomes.values())
+    wrong = [text for text, valid in outcomes.items() if ours.accepts(json.dumps(text), source) != valid]
+    assert wrong == []
+
+
+def test_a_bounded_part_keeps_its_count() -> None:
+    for pattern in ("^https://.+$", r"^.*\.json$", "^[a-z]([a-z0-9]{2})*$|^x{3,}$"):
+        schema = {"type": "string", "pattern": pattern, "maxLength": 200}
+        language = json_schema_language(json.dumps(schema), whitespace="compact")
+        assert language.regex is not None
+        assert len(language.regex) < 3_000
