@@ -102,13 +102,28 @@ _LARGEST_PLAIN: Final = Fraction(10**16)
 _SMALLEST_PLAIN: Final = Fraction(1, 10**4)
 
 
-@functools.lru_cache(maxsize=1024)
 def number_text(numbers: NumberSet) -> Node:
     """The syntax tree of the texts of a set.
 
     Raises:
         InexpressibleNumbersError: it exceeds a budget.
     """
+    found = _number_text(numbers)
+    if isinstance(found, str):
+        raise InexpressibleNumbersError(found)
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _number_text(numbers: NumberSet) -> Node | str:
+    """The syntax tree, or the budget that it exceeds: it is asked for several times, and takes longest where there is none."""
+    try:
+        return _written(numbers)
+    except InexpressibleNumbersError as error:
+        return str(error)
+
+
+def _written(numbers: NumberSet) -> Node:
     if numbers == NumberSet():
         return _ANY
     numbers = excluding_read(numbers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
+from typing import Final
 
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
@@ -24,6 +25,8 @@ from draftline.structured.regular.syntax import (
 
 MAX_TREE_STATES = 500
 MAX_TREE_NODES = 20_000
+_MAX_WAYS_NODES: Final = 10 * MAX_TREE_NODES
+"""The nodes on all ways between states. Nearly each becomes a part of the tree, so beyond this it will be too large."""
 
 
 def to_tree(dfa: Dfa) -> Node:
@@ -55,20 +58,26 @@ def to_tree(dfa: Dfa) -> Node:
             out[state][end] = EMPTY
             into[end].add(state)
     growth = {state: _growth(state, into, out) for state in alive}
+    nodes = sum(tree.size for row in out.values() for tree in row.values())
     while growth:
+        if nodes > _MAX_WAYS_NODES:
+            raise TooComplexError(f"its regular expression has more than {MAX_TREE_NODES} parts")
         state = min(growth, key=lambda one: (growth[one], one))
         del growth[state]
+        nodes -= sum(tree.size for tree in out[state].values())
         loop = out[state].pop(state, None)
         around = repeat(loop, 0, None) if loop is not None else EMPTY
         into[state].discard(state)
         for source in into[state]:
             entering = out[source].pop(state)
+            nodes -= entering.size
             for target, leaving in out[state].items():
                 path = seq(entering, around, leaving)
                 known = out[source].get(target)
                 joined = path if known is None else alt([known, path])
                 if joined.size > MAX_TREE_NODES:
                     raise TooComplexError(f"its regular expression has more than {MAX_TREE_NODES} parts")
+                nodes += joined.size - (0 if known is None else known.size)
                 out[source][target] = joined
                 into[target].add(source)
         for target in out[state]:

@@ -11,7 +11,10 @@ import pytest
 from walk import Walker
 
 from draftline.structured.errors import InvalidConstraintError
-from draftline.structured.json_schema import json_schema_language
+from draftline.structured.json_schema import decimals, json_schema_language
+from draftline.structured.regular.dfa import Dfa
+from draftline.structured.regular.expression import to_tree
+from draftline.structured.regular.syntax import Node
 
 _TOP = "1.7976931348623157e+308"
 
@@ -212,3 +215,17 @@ def test_readers_find_no_multiples(seed: int) -> None:
             and abs(value - round(value)) > 1e-15 * max(1, abs(value))
         ):
             assert all(one.accepts(json.dumps(value)) for one in walkers), value
+
+
+def test_an_expression_that_is_too_large_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Dfa] = []
+
+    def counted(automaton: Dfa) -> Node:
+        tried.append(automaton)
+        return to_tree(automaton)
+
+    monkeypatch.setattr(decimals, "to_tree", counted)
+    schema = {"type": "object", "properties": {name: {"type": "integer", "multipleOf": 499} for name in "abc"}}
+    language = json_schema_language(json.dumps(schema), integers="plain")
+    assert Walker.of_grammar(language.grammar).accepts('{"a": 998, "b": -499}')
+    assert len(tried) == 1
