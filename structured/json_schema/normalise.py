@@ -17,7 +17,7 @@ from draftline.structured.json_schema.document import Dialect, Document, Locatio
 from draftline.structured.json_schema.keywords.applicators import applicator_clauses, reference_clauses
 from draftline.structured.json_schema.keywords.arrays import array_clauses
 from draftline.structured.json_schema.keywords.clause import Clause, is_number
-from draftline.structured.json_schema.keywords.kinds import check_values
+from draftline.structured.json_schema.keywords.kinds import check_values, ignored_keywords
 from draftline.structured.json_schema.keywords.objects import object_clauses
 from draftline.structured.json_schema.keywords.scalars import scalar_clauses
 from draftline.structured.json_schema.keywords.unevaluated import unevaluated_clauses
@@ -298,6 +298,8 @@ class Normaliser:
         if "$ref" in schema and location.dialect <= Dialect.DRAFT7:
             return  # siblings of $ref are ignored in these drafts
         check_values(self.document, location)
+        for keyword, reason in ignored_keywords(location):
+            self.annotate(location.pointer, keyword, reason)
         for reader in _READERS:
             yield from reader(self, location)
 

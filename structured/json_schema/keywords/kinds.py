@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -46,6 +46,7 @@ _COUNT: Final = _Kind("a non-negative integer", _is_count)
 _STRING: Final = _Kind("a string", lambda value: isinstance(value, str))
 _LIST: Final = _Kind("a list", lambda value: isinstance(value, list))
 _NAMES: Final = _Kind("a list of different names", _is_names)
+_ANY: Final = _Kind("a value", lambda value: True)
 _SCHEMA: Final = _Kind("a schema", lambda value: True, lambda value: [()])
 _ONE_SCHEMA: Final = _Kind("one schema", lambda value: not isinstance(value, list), lambda value: [()])
 _SCHEMA_OR_LIST: Final = _Kind("a schema or a list of schemas", lambda value: True)
@@ -80,6 +81,7 @@ _KEYWORDS: Final[tuple[tuple[Dialect, Dialect, _Kind, tuple[str, ...]], ...]] = 
     (_D4, _D2020, _BOOLEAN, ("uniqueItems",)),
     (_D4, _D2020, _STRING, ("format", "pattern")),
     (_D7, _D2020, _STRING, ("contentEncoding", "contentMediaType")),
+    (_D6, _D2020, _ANY, ("const",)),
     (_D4, _D2020, _LIST, ("enum",)),
     (_D4, _D2020, _NAMES, ("required",)),
     (_D4, _D2020, _SCHEMA, ("additionalProperties", "not")),
@@ -101,6 +103,33 @@ _KINDS: Final = {
     dialect: {name: kind for first, last, kind, names in _KEYWORDS if first <= dialect <= last for name in names}
     for dialect in Dialect
 }
+
+_WITHOUT_CONDITIONS: Final = frozenset(["$defs", "contentEncoding", "contentMediaType"])
+"""Keywords that make no value invalid in the drafts that have them."""
+
+
+def ignored_keywords(location: Location) -> Iterator[tuple[str, str]]:
+    """The keywords of a schema that its draft does not have, and that others give a meaning; each with a remedy."""
+    schema, draft = location.schema, location.dialect
+    for keyword, value in schema.items():
+        if keyword in _KINDS[draft] or keyword in _WITHOUT_CONDITIONS:
+            continue
+        newer = (one for one in Dialect if one > draft and keyword in _KINDS[one])
+        having = next(newer, None)
+        if having is not None and _is_well_formed(_KINDS[having][keyword], value):
+            yield keyword, f'its draft does not have it; a newer one does: "$schema": "{schema_uri(having)}"'
+    if schema.get("nullable") is True and "null" not in schema.get("type", ()):
+        yield (
+            "nullable",
+            'only OpenAPI 3.0 has it; in JSON Schema "null" is one of the types: "type": ["string", "null"]',
+        )
+
+
+def _is_well_formed(kind: _Kind, value: Json) -> bool:
+    """Whether a value is of a kind, and the schemas in it are schemas."""
+    if not kind.fits(value):
+        return False
+    return all(isinstance(value[path[0]] if path else value, dict | bool) for path in kind.schemas(value))
 
 
 def check_values(document: Document, location: Location) -> None:

@@ -62,3 +62,35 @@ def test_a_malformed_value_is_refused_by_keyword_and_place(keyword: str, value: 
 )  # fmt: skip
 def test_well_formed_values_are_not(draft: int, schema: dict[str, Any]) -> None:
     assert not json_schema_language(json.dumps({"$schema": DRAFTS[draft], **schema})).unenforced
+
+
+@pytest.mark.parametrize(
+    ("draft", "schema", "ignored"),
+    [
+        (7, {"prefixItems": [{"type": "null"}]}, {"/prefixItems": 2020}),
+        (7, {"properties": {"a": {"unevaluatedProperties": False}}}, {"/properties/a/unevaluatedProperties": 2019}),
+        (6, {"if": {"const": 1}, "then": False, "$defs": {}}, {"/if": 7, "/then": 7}),
+        (4, {"const": None, "propertyNames": {"maxLength": 3}, "contentEncoding": "x"}, {"/const": 6, "/propertyNames": 6}),
+        (2019, {"prefixItems": "x", "if": True, "minContains": 1}, {}),
+        (2020, {"additionalItems": False, "items": True, "id": "x"}, {}),
+    ],
+)  # fmt: skip
+def test_keywords_that_only_newer_drafts_have_are_listed(
+    draft: int, schema: dict[str, Any], ignored: dict[str, int]
+) -> None:
+    language = json_schema_language(json.dumps({"$schema": DRAFTS[draft], **schema}))
+    assert {one.pointer: one.reason.partition('"$schema": ')[2] for one in language.unenforced} == {
+        pointer: f'"{DRAFTS[newer].rstrip("#")}"' for pointer, newer in ignored.items()
+    }
+
+
+def test_nullable_is_listed_where_it_says_more_than_the_types() -> None:
+    members = {"a": {"type": "string", "nullable": True}, "b": {"allOf": [{"type": "object"}], "nullable": True}}
+    referring = {"e": {"$ref": "#/definitions/e", "nullable": True}}
+    silent = {"c": {"type": "string", "nullable": False}, "d": {"type": ["string", "null"], "nullable": True}}
+    for uri in DRAFTS.values():
+        language = json_schema_language(json.dumps({"$schema": uri, "properties": {**members, **silent}}))
+        assert [one.pointer for one in language.unenforced] == ["/properties/a/nullable", "/properties/b/nullable"]
+        assert "OpenAPI 3.0" in language.unenforced[0].reason
+    language = json_schema_language(json.dumps({"properties": referring, "definitions": {"e": {"type": "object"}}}))
+    assert [one.pointer for one in language.unenforced] == ["/properties/e/nullable"]
