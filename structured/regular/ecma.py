@@ -45,6 +45,7 @@ _COUNT: Final = re.compile(r"\{(\d+)(,(\d*))?\}")
 _HEX2: Final = re.compile(r"x([0-9A-Fa-f]{2})")
 _HEX4: Final = re.compile(r"u([0-9A-Fa-f]{4})")
 _HEX_BRACED: Final = re.compile(r"u\{([0-9A-Fa-f]{1,6})\}")
+_ZERO: Final = re.compile(r"0\d*")
 _PROPERTY: Final = re.compile(r"[pP]\{([A-Za-z_]+=)?([A-Za-z_]+)\}")
 _ASSERTION: Final = re.compile(r"[\^$]|\(\?<?[=!]|\\[bB]")
 _ASSERTIONS: Final = {
@@ -281,8 +282,9 @@ class _Parser(PatternReader):
             return self._utf16(int(found[1], 16))
         if (found := self.match(_PROPERTY)) is not None:
             return self._property(found[1], found[2], negated=found[0][0] == "P")
-        if letter == "0" and not re.match(r"0[0-9]", self.text[self.position :]):
-            self.position += 1
+        if (found := self.match(_ZERO)) is not None:
+            if found[0] != "0":
+                raise UntranslatablePatternError(f"the octal escape \\{found[0]}")
             return charset.of("\0")
         if letter.isdigit() or letter == "k":
             raise UntranslatablePatternError(f"the backreference \\{letter}")

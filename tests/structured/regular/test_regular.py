@@ -61,6 +61,7 @@ def test_patterns_match_where_pythons_do(pattern: str) -> None:
         (r"^(?!(?=\Bb))b", r"a lookbehind or \\b in a lookahead that is not at the start"),
         (r"\b?b", "a repeated word boundary"),
         (r"(a)\1", "backreference"),
+        (r"[^\000-\037]", r"octal escape \\000"),
         (r"\p{Greek}", "property"),
         (r"\p{Cn}", "property"),
         ("a{3,1}", "minimum exceeds"),
