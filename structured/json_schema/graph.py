@@ -80,7 +80,9 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
         waiting.extend(child for child in children(shapes) if child not in nodes)
     fruitful = _fruitful(nodes)
     if root not in fruitful:
-        raise InvalidConstraintError("no value matches the schema")
+        # Of the keywords that JSON Schema ignores, this one would allow more values.
+        ignored = [f"; {one}" for one in normaliser.annotations.values() if one.keyword == "nullable"]
+        raise InvalidConstraintError("no value matches the schema" + "".join(ignored[:1]))
     pruned: dict[Demands, Shapes] = {}
     waiting = [root]
     for value in waiting:

@@ -94,3 +94,8 @@ def test_nullable_is_listed_where_it_says_more_than_the_types() -> None:
         assert "OpenAPI 3.0" in language.unenforced[0].reason
     language = json_schema_language(json.dumps({"properties": referring, "definitions": {"e": {"type": "object"}}}))
     assert [one.pointer for one in language.unenforced] == ["/properties/e/nullable"]
+    endless = {"type": "object", "properties": {"next": {"$ref": "#", "nullable": True}}, "required": ["next"]}
+    with pytest.raises(
+        InvalidConstraintError, match=r"^no value matches the schema; /properties/next/nullable: nullable: only"
+    ):
+        json_schema_language(json.dumps(endless))
