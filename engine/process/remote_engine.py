@@ -101,8 +101,7 @@ class RemoteEngine(EngineClient):
             if not any(loads):
                 raise EngineStoppedError("the engine is stopping and takes no new requests")
             index, uncached = self._placement.place(engine_request.prompt_token_ids, loads)
-            # The engine has no use for the text.
-            self.replicas[index].submit(replace(engine_request, prompt=None), sink, uncached)
+            self.replicas[index].submit(engine_request, sink, uncached)
         return Submitted(engine_request.prompt_token_ids, prepared.reader)
 
     @override

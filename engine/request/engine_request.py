@@ -15,7 +15,6 @@ class EngineRequest:
 
     Attributes:
         request_id: unique among the running requests.
-        prompt: the text of the prompt, for the output; None for token ids or a chat, and in another process.
         prompt_token_ids: the prompt's tokens, at least one.
         sampling: the sampling parameters.
         seed: the seed of the first output. Each further output has the next one.
@@ -31,7 +30,6 @@ class EngineRequest:
     """
 
     request_id: str
-    prompt: str | None
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     seed: int

@@ -35,7 +35,6 @@ class Request:
 
     Attributes:
         request_id: unique among the running requests.
-        prompt: the prompt's text as the client sent it; None for token ids or a chat.
         prompt_token_ids: the prompt's tokens, at least one.
         sequences: its ``n`` outputs.
         sink: receives its updates.
@@ -48,7 +47,6 @@ class Request:
     """
 
     request_id: str
-    prompt: str | None
     prompt_token_ids: tuple[int, ...]
     sequences: tuple[Sequence, ...]
     sink: Sink
@@ -79,7 +77,6 @@ class Request:
         sequences = _sequences(request, compiled, now)
         return Request(
             request.request_id,
-            request.prompt,
             request.prompt_token_ids,
             sequences,
             sink,
@@ -193,7 +190,6 @@ class RequestBuilder:
             raise InvalidRequestError(*violations).within(request.path)
         engine_request = EngineRequest(
             request_id=request_id,
-            prompt=request.prompt if isinstance(request.prompt, str) else None,
             prompt_token_ids=tuple(token_ids),
             sampling=sampling,
             seed=self._new_seed(64) if sampling.seed is None else sampling.seed,

@@ -32,7 +32,7 @@ from draftline.engine.outputs import (
     Update,
     Usage,
 )
-from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest, Sink, Submitted
+from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest, Prompt, Sink, Submitted
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.models.config import ModelConfig
@@ -88,6 +88,7 @@ def fake_info() -> EngineInfo:
 
 @dataclass(slots=True)
 class _Live:
+    prompt: Prompt
     request: Request
     cancelled: bool = False
     made: dict[int, int] = field(default_factory=dict)
@@ -133,7 +134,7 @@ class FakeEngine(EngineClient):
                 raise DuplicateRequestError(f"a request with id {request_id!r} is running")
             if len(self._live) >= self._max_waiting:
                 raise QueueFullError(f"{len(self._live)} requests are waiting, which is the limit", self._retry_after_s)
-            self._live[request_id] = _Live(built, made=dict.fromkeys(range(request.sampling.n), 0))
+            self._live[request_id] = _Live(request.prompt, built, made=dict.fromkeys(range(request.sampling.n), 0))
             self._changed.notify_all()
         return Submitted(built.prompt_token_ids, prepared.reader)
 
@@ -199,7 +200,7 @@ class FakeEngine(EngineClient):
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping or (self._live and self._allowed > 0))
-                if self._stopping or any(live.request.prompt == "DIE" for live in self._live.values()):
+                if self._stopping or any(live.prompt == "DIE" for live in self._live.values()):
                     break
                 self._make_step()
                 self._allowed -= 1
@@ -234,7 +235,7 @@ def _advance(live: _Live) -> list[Update]:
         if live.cancelled:
             updates.append(_finished(live, index, FinishReason.CANCELLED))
             continue
-        if live.request.prompt == "FAIL" and made == 1:
+        if live.prompt == "FAIL" and made == 1:
             live.made.clear()
             return [Failed(StepFailedError("a step of the engine failed: a secret of the server"))]
         token = sequence.tokens[made % sequence.prompt_len]
