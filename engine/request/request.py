@@ -51,11 +51,11 @@ class Request:
     sequences: tuple[Sequence, ...]
     sink: Sink
     submitted_at: float
-    deadline: float = math.inf
-    caller: str = ""
-    weight: float = 1.0
-    head_start_s: float = 0.0
-    constraint_compile_s: float = 0.0
+    deadline: float
+    caller: str
+    weight: float
+    head_start_s: float
+    constraint_compile_s: float
 
     @property
     def max_tokens(self) -> int:
@@ -73,19 +73,17 @@ class Request:
             sink: receives the request's updates.
             now: the time of submission, in seconds on the engine's clock.
         """
-        deadline = math.inf if request.timeout_s is None else now + request.timeout_s
-        sequences = _sequences(request, compiled, now)
         return Request(
-            request.request_id,
-            request.prompt_token_ids,
-            sequences,
-            sink,
-            now,
-            deadline,
-            request.caller,
-            request.weight,
-            request.head_start_s,
-            request.constraint_compile_s,
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            sequences=_sequences(request, compiled),
+            sink=sink,
+            submitted_at=now,
+            deadline=math.inf if request.timeout_s is None else now + request.timeout_s,
+            caller=request.caller,
+            weight=request.weight,
+            head_start_s=request.head_start_s,
+            constraint_compile_s=request.constraint_compile_s,
         )
 
 
@@ -330,8 +328,8 @@ def _limit_violations(
         yield FieldViolation(field, f"is {limit}, but the marks of the reasoning alone take {marks} tokens")
 
 
-def _sequences(request: EngineRequest, compiled: CompiledConstraint | None, now: float) -> tuple[Sequence, ...]:
-    """The outputs of a request that is submitted now."""
+def _sequences(request: EngineRequest, compiled: CompiledConstraint | None) -> tuple[Sequence, ...]:
+    """The outputs of a request."""
     prompt_len = len(request.prompt_token_ids)
     # Every output has a seed of its own. Only the first one computes the whole prompt, so only it can return the
     # prompt's log-probabilities: they are the same for all.
@@ -349,7 +347,6 @@ def _sequences(request: EngineRequest, compiled: CompiledConstraint | None, now:
                 sampling=followers if index else request.sampling,
                 seed=(request.seed + index) % 2**64,
                 max_len=request.max_len,
-                order=now - request.head_start_s,
                 leader=sequences[0] if index else None,
                 draft_tokens=request.draft_tokens,
                 constraint=None

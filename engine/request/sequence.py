@@ -28,8 +28,8 @@ class Sequence:
         sampling: its sampling parameters.
         seed: the seed of its random draws.
         max_len: the length at which it must end: prompt plus ``max_tokens``.
-        order: its sort key in the queue, smaller first: see `draftline.engine.scheduling.fairness`. It is set before the
-            sequence is added to the scheduler.
+        order: its sort key in the queue, smaller first; see `draftline.engine.scheduling.ordering`. The core sets it before
+            it adds the sequence to the scheduler.
         leader: the request's first output, if this is another one. It waits for the leader's prompt, to share its blocks.
         draft_tokens: drafts per step that the request asks for; None for the server's choice, 0 without a drafter.
         constraint: the constraint of its output, with the output's progress in it; None without one.
@@ -54,7 +54,7 @@ class Sequence:
     sampling: SamplingParams
     seed: int
     max_len: int
-    order: float
+    order: float = 0.0
     leader: Sequence | None = None
     draft_tokens: int | None = None
     constraint: OutputConstraint | None = None

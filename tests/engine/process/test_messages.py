@@ -45,7 +45,7 @@ def test_a_request_that_travelled_is_the_one_that_was_built_in_place(prompt: Pro
     assert travelled.prompt_token_ids == in_place.prompt_token_ids
     assert (travelled.submitted_at, travelled.deadline) == (100.0, 107.0)
     assert list(map(asdict, travelled.sequences)) == list(map(asdict, in_place.sequences))
-    assert [sequence.order for sequence in travelled.sequences] == [90.0] * 3
+    assert (travelled.head_start_s, in_place.head_start_s) == (10.0, 10.0)
 
 
 def test_a_random_seed_is_drawn_before_the_request_travels() -> None:
