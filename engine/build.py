@@ -19,6 +19,7 @@ from draftline.engine.fingerprint import SystemFingerprint, engine_digest
 from draftline.engine.loading import FORKED, is_fork, load_parts
 from draftline.engine.parallel.sizes import Sizes, agree_on_blocks
 from draftline.engine.parallel.target import Target
+from draftline.engine.params import CONSTRAINT_KINDS
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.runner.capture import Captures
 from draftline.engine.runner.device import device_name, device_uuids, select_device
@@ -44,7 +45,6 @@ from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.models.work import ModelWork
 from draftline.spec.drafter import Drafter
 from draftline.structured.compiler import ConstraintCompiler
-from draftline.structured.constraint import KINDS
 from draftline.structured.table_cache import cache_folder
 from draftline.structured.vocabulary import ByteVocabulary
 
@@ -289,7 +289,7 @@ def _engine_info(
         cache_blocks=sizes.blocks,
         block_size=config.block_size,
         drafters=(drafter.name,) if drafter.max_draft_tokens else (),
-        constraint_kinds=KINDS,
+        constraint_kinds=CONSTRAINT_KINDS,
         system_fingerprint=system_fingerprint,
         has_chat_template=tokenizer.has_chat_template,
         max_token_bytes=tokenizer.max_token_bytes,

@@ -212,8 +212,5 @@ _LANGUAGES: dict[ConstraintKind, Callable[[ConstraintSpec], Language]] = {
     "any": _any,
 }
 
-KINDS: tuple[ConstraintKind, ...] = tuple(kind for kind in _LANGUAGES if kind != "any")
-"""All kinds of constraints that a request can name."""
-
 JSON_KINDS: frozenset[ConstraintKind] = frozenset(("json_schema", "json_object"))
 """The kinds whose texts are JSON documents."""

@@ -152,16 +152,8 @@ def _speculation(params: Speculation) -> pb.Speculation:
 
 def constraint_message(params: Constraint) -> pb.Constraint:
     """Convert a constraint to the protocol."""
-    alike = {
-        "json_schema",
-        "regex",
-        "grammar",
-        "structural_tag",
-        "best_effort",
-        "close_within_budget",
-        "close_objects",
-    }
-    message = pb.Constraint(**params.model_dump(include=alike, exclude_none=True))
+    unlike = {"choice", "json_object", "whitespace", "integers", "member_order", "reasoning"}
+    message = pb.Constraint(**params.model_dump(exclude=unlike, exclude_none=True))
     message.whitespace = _WHITESPACE[params.whitespace]
     message.integers = _INTEGERS[params.integers]
     message.member_order = _ORDERS[params.member_order]

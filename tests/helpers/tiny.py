@@ -16,7 +16,7 @@ from draftline.engine.core import Core
 from draftline.engine.drafting.cache import CachedDrafting, CacheNeeds, known_tokens, tokens_with_states
 from draftline.engine.drafting.policy import DraftPolicy, FixedDrafting, ForcedTextDrafting
 from draftline.engine.outputs import RequestOutput, Update
-from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.params import CONSTRAINT_KINDS, Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.runner.eager import EagerExecutor
@@ -45,7 +45,6 @@ from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
 from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
-from draftline.structured.constraint import KINDS
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.job_queue import QueuedJob
 from draftline.structured.vocabulary import ByteVocabulary
@@ -111,7 +110,7 @@ def tiny_core(
         cache_blocks=num_blocks,
         block_size=block_size,
         drafters=(drafter.name,) if drafter.max_draft_tokens else (),
-        constraint_kinds=KINDS,
+        constraint_kinds=CONSTRAINT_KINDS,
         system_fingerprint="fp_tiny",
         has_chat_template=True,
         max_token_bytes=4,

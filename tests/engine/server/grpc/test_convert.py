@@ -6,7 +6,7 @@ import pytest
 
 from draftline.engine.chat.calls import Tool
 from draftline.engine.chat.messages import Chat
-from draftline.engine.client.convert import chat_message, update
+from draftline.engine.client.convert import chat_message, constraint_message, update
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.outputs import (
     BrokenOff,
@@ -20,6 +20,7 @@ from draftline.engine.outputs import (
     TokenLogprob,
     Usage,
 )
+from draftline.engine.params import CONSTRAINT_KINDS, Constraint, Reasoning
 from draftline.engine.server.grpc import convert
 from draftline.engine.stats import StepTimes
 from draftline.models.tokenization.rendering import Rendering
@@ -94,3 +95,35 @@ def test_only_calls_may_stand_for_an_assistants_content() -> None:
 def test_what_a_chat_has_itself_is_not_sent_in_its_rendering(rendering: Rendering) -> None:
     with pytest.raises(InvalidRequestError, match=r"chat\.rendering"):
         chat_message(Chat([("user", "a")], rendering))
+
+
+KINDS: dict[str, object] = {
+    "json_schema": "{}",
+    "regex": "a",
+    "choice": ("a", "b"),
+    "json_object": True,
+    "grammar": 'start: "a"',
+    "structural_tag": "{}",
+}
+OPTIONS: dict[str, object] = {
+    "whitespace": "spaced",
+    "best_effort": True,
+    "close_within_budget": True,
+    "integers": "standard",
+    "member_order": "any",
+    "close_objects": True,
+    "reasoning": Reasoning(begin="", end="</r>", required=False, max_tokens=9),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_constraint_arrives_whole(kind: str) -> None:
+    sent = Constraint.model_validate({kind: KINDS[kind], **OPTIONS})
+    assert convert.constraint_params(constraint_message(sent)) == sent
+
+
+def test_every_option_of_a_constraint_is_sent_with_a_value_of_its_own() -> None:
+    assert KINDS.keys() == set(CONSTRAINT_KINDS)
+    assert KINDS.keys() | OPTIONS.keys() == Constraint.model_fields.keys()
+    plain = Constraint(json_object=True)
+    assert all(value != getattr(plain, name) for name, value in OPTIONS.items())
