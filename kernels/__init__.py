@@ -18,14 +18,10 @@ def select_ops(device: torch.device, kernels: str = "auto") -> Ops:
         kernels: 'auto' is the fastest that the device can run, 'reference' plain torch, operation by operation.
     """
     # Imported here: `kernels.limits` must not load torch, and a CPU needs no Triton.
-    if kernels == "reference":
-        from draftline.kernels.reference.plain import PlainOps
-
-        return PlainOps()
-    if device.type == "cuda":
+    if device.type == "cuda" and kernels == "auto":
         from draftline.kernels.triton.ops import TritonOps
 
         return TritonOps.for_device(device)
-    from draftline.kernels.reference.ops import ReferenceOps
+    from draftline.kernels.reference.ops import PlainOps, ReferenceOps
 
-    return ReferenceOps()
+    return PlainOps() if kernels == "reference" else ReferenceOps()

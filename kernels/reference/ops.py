@@ -337,3 +337,9 @@ class ReferenceOps(Ops):
     @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return sampling.logprobs(logits.to(torch.float32), token_ids, top)
+
+
+class PlainOps(ReferenceOps):
+    """`ReferenceOps` whose decoders are no TorchScript program on a CPU either: each operation is a call of its own."""
+
+    scripted = False
