@@ -210,7 +210,7 @@ class OutputState:
             ConstraintLimitError: the constraint cannot follow the text within its limits.
         """
         constraint = self.sequence.constraint
-        if constraint is None or constraint.fault is not None:
+        if constraint is None:
             return True
         matcher = constraint.progress.matcher
         if end is not None and end.cuts_text:
