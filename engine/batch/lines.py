@@ -131,9 +131,9 @@ def answer_line(custom_id: str, status: int, body: Any) -> bytes:
     return _line(custom_id, {"status_code": status, "request_id": None, "body": body}, error)
 
 
-def error_line(custom_id: str, code: str, message: str) -> bytes:
-    """The line of a request that no server has answered."""
-    return _line(custom_id, None, {"code": code, "message": message})
+def invalid_line(custom_id: str, message: str) -> bytes:
+    """The line of a request that was not sent, since its line is invalid."""
+    return _line(custom_id, None, {"code": "invalid_line", "message": message})
 
 
 def _line(custom_id: str, response: object, error: object) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import httpx2
 
-from draftline.engine.batch.lines import BatchLine, answer_line, error_line
+from draftline.engine.batch.lines import BatchLine, answer_line, invalid_line
 from draftline.engine.batch.output import AnswerFile
 from draftline.engine.errors import DraftlineError
 
@@ -95,7 +95,7 @@ async def _one(
 async def _answer(line: BatchLine, client: httpx2.AsyncClient, reached: asyncio.Event) -> tuple[bytes, bool]:
     """The line of the answer, and whether it is an error. Sets ``reached`` once the server has answered."""
     if line.body is None:
-        return error_line(line.custom_id, "invalid_line", line.error), True
+        return invalid_line(line.custom_id, line.error), True
     for attempt in range(RETRIES + 1):
         try:
             response = await client.post(line.url, json=line.body, headers={"x-request-id": _header(line.custom_id)})
@@ -107,7 +107,7 @@ async def _answer(line: BatchLine, client: httpx2.AsyncClient, reached: asyncio.
             await asyncio.sleep(_wait(attempt, None))
             continue
         except ValueError as error:  # the body has numbers that JSON has not
-            return error_line(line.custom_id, "invalid_line", f"the body cannot be sent: {error}"), True
+            return invalid_line(line.custom_id, f"the body cannot be sent: {error}"), True
         reached.set()
         if response.status_code not in _BUSY or attempt == RETRIES:
             break

@@ -89,7 +89,7 @@ class ToolCallDelta:
     arguments: str = ""
 
 
-def as_tools(tools: object, path: str = "tools") -> tuple[Tool, ...]:
+def as_tools(tools: object, path: str) -> tuple[Tool, ...]:
     """Convert tools, each a `Tool` or a mapping in OpenAI's form.
 
     Raises:

@@ -40,7 +40,7 @@ def as_prompts(prompts: PromptInput | Iterable[PromptInput]) -> list[Located]:
     several = list(prompts)
     if several and _is_integer(several[0]):
         return [(as_prompt(several), "")]
-    return located("prompts", several, as_prompt)
+    return _located(several, as_prompt)
 
 
 def chats_with_options(
@@ -73,7 +73,7 @@ def as_chats(messages: Conversation | Iterable[Conversation]) -> list[Located]:
     several = list(messages)
     if several and isinstance(several[0], Mapping):
         return [(as_chat(several), "")]
-    return located("prompts", several, as_chat)
+    return _located(several, as_chat)
 
 
 def as_prompt(prompt: object) -> Prompt:
@@ -108,15 +108,15 @@ def as_chat(messages: object) -> Chat:
     return messages if isinstance(messages, Chat) else Chat(messages)  # type: ignore[arg-type]
 
 
-def located(name: str, values: Iterable[object], convert: Callable[[object], Prompt]) -> list[Located]:
-    """Convert each value of an argument. An error names the value's path.
+def _located(values: Iterable[object], convert: Callable[[object], Prompt]) -> list[Located]:
+    """Convert each of several prompts. An error names the prompt's path.
 
     Raises:
         InvalidRequestError: ``convert`` rejects a value.
     """
     prompts: list[Located] = []
     for index, value in enumerate(values):
-        path = f"{name}[{index}]"
+        path = f"prompts[{index}]"
         try:
             prompts.append((convert(value), path))
         except InvalidRequestError as error:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from draftline.models.tokenization.tokenizer import Tokenizer
 
 
+_LAST_TOKENS = 64
+"""The last tokens of a prompt, whose text has the whole mark that begins reasoning."""
+
+
 def last_tokens(ids: Sequence[int], keep: int | None, info: EngineInfo) -> Sequence[int]:
     """The last ``keep`` of a prompt's tokens; with -1 as many as fit the context, with None all."""
     if keep is None:
@@ -61,8 +65,4 @@ def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list
 
 def prompt_end(token_ids: Sequence[int], tokenizer: Tokenizer) -> str:
     """The end of a prompt's text, with the names of special tokens: more than a mark of reasoning."""
-    return tokenizer.decode(list(token_ids[-_LAST:]), skip_special=False)
-
-
-_LAST = 64
-"""The last tokens of a prompt."""
+    return tokenizer.decode(list(token_ids[-_LAST_TOKENS:]), skip_special=False)

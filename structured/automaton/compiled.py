@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
@@ -20,8 +20,8 @@ class CompiledAutomaton:
     report: CompileReport
     automaton: TokenAutomaton
     drafts: DraftTable
-    tags: TagReader | None = None
-    marking: Mapping[int, bytes] = field(default_factory=dict)
+    tags: TagReader | None
+    marking: Mapping[int, bytes]
 
     @property
     def shortest(self) -> int:

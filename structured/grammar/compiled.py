@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton
@@ -42,10 +42,10 @@ class CompiledGrammar:
     pristine: GrammarMatcher
     source_bytes: int
     vocabulary: ByteVocabulary
-    unique: tuple[UniquePaths, ItemTokens, Position] | None = None
-    guard: TokenAutomaton | None = None
-    tags: TagReader | None = None
-    marking: Mapping[int, bytes] = field(default_factory=dict)
+    unique: tuple[UniquePaths, ItemTokens, Position] | None
+    guard: TokenAutomaton | None
+    tags: TagReader | None
+    marking: Mapping[int, bytes]
     shortest: None = None
 
     @property

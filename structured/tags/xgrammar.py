@@ -171,9 +171,10 @@ class _Reader:
             if value not in harmless:
                 self.violations.append(Violation(members.at(name), name, reason))
 
-    def _formats(self, members: _Members, name: str) -> tuple[Form, ...]:
-        values = _list(members.take(name), members.at(name), empty=False)
-        return tuple(self._format(value, f"{members.at(name)}/{index}") for index, value in enumerate(values))
+    def _elements(self, members: _Members) -> tuple[Form, ...]:
+        at = members.at("elements")
+        values = _list(members.take("elements"), at, empty=False)
+        return tuple(self._format(value, f"{at}/{index}") for index, value in enumerate(values))
 
     def _const_string(self, members: _Members) -> Form:
         return LiteralForm(members.text("value"))
@@ -226,10 +227,10 @@ class _Reader:
         return Leaf(language, pointer, kind == "json_schema")
 
     def _sequence(self, members: _Members) -> Form:
-        return Concatenation(self._formats(members, "elements"))
+        return Concatenation(self._elements(members))
 
     def _or(self, members: _Members) -> Form:
-        options = self._formats(members, "elements")
+        options = self._elements(members)
         _check_apart([option for option in options if isinstance(option, Tag)])
         return Choice(options)
 

@@ -65,10 +65,10 @@ class Rendered(Body):
     continue_final_message: bool | None = Field(default=None, description="continue the last message")
 
 
-def call_paths(messages: list[ChatMessage], field: str) -> list[tuple[str, str]]:
+def call_paths(messages: list[ChatMessage]) -> list[tuple[str, str]]:
     """The engine's paths of the arguments of earlier calls, and those of a chat's body, where they are a function's."""
     return [
-        (f"chat.messages[{index}].tool_calls[{at}].arguments", f"{field}[{index}].tool_calls[{at}].function.arguments")
+        (f"chat.messages[{index}].tool_calls[{at}].arguments", f"messages[{index}].tool_calls[{at}].function.arguments")
         for index, message in enumerate(messages)
         for at in range(len(message.tool_calls or ()))
     ]

@@ -73,7 +73,7 @@ def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted
         *tool_paths(len(tools), _TOOL),
         *PATHS,
         *RENDERED_PATHS,
-        *call_paths(body.messages, "messages"),
+        *call_paths(body.messages),
         ("chat.messages", "messages"),
         ("chat", "messages"),
         *names,

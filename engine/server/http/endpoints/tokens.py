@@ -51,7 +51,7 @@ async def tokenize(body: TokenizeBody, state: ServerState, call: HttpCall) -> di
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError(FieldViolation("prompt", "set one of prompt and messages"))
     engine = state.engine
-    calls = call_paths(body.messages or [], "messages")
+    calls = call_paths(body.messages or [])
     names = Names((("text", "prompt"), *RENDERED_PATHS, *calls, ("chat.messages", "messages"), ("chat", "messages")))
     prompt: str | Chat
     if body.messages is None:
