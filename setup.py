@@ -1,4 +1,7 @@
-"""Builds the package. With DRAFTLINE_COMPILE=1, what a step runs on the host for every row becomes extension modules (mypyc)."""
+"""Builds the package.
+
+With DRAFTLINE_COMPILE=1, what a step runs on the host for every row becomes extension modules (mypyc).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import os
 
 from setuptools import setup
 
-# What plans a step and takes its results, row by row. These modules see each other's types; all others are interpreted, among them
-# what other processes receive: a compiled class does not pickle as its source does.
+# What plans a step and takes its results, row by row. These modules see each other's types; all others are interpreted,
+# among them what other processes receive: a compiled class does not pickle as its source does.
 COMPILED = (
     "engine/core.py",
     "engine/drafting/cache.py",

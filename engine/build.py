@@ -80,7 +80,8 @@ def build_core(
 
     Args:
         config: the engine's options.
-        workers: processes that compile kernels, if they were started already. Else they are started where they save time.
+        workers: processes that compile kernels, if they were started already. Else they are started where they save
+            time.
         substitutes: parts to measure the engine without its own.
         prepare: prepares constraints, at a time when other processes may still compile kernels.
 
@@ -136,14 +137,16 @@ def _build(
     )
     facts = (fingerprint.facts, repr(target.shape), *loaded.drafting.facts)
 
-    # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with it.
+    # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with
+    # it.
     largest = target.largest_batch()
     explained = partial(memory_explained, device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs.")
     if ahead is not None:
         from draftline.engine.runner.warmup import load_kernels, rehearse
         from draftline.kernels.triton.compile.marks import CacheMark
 
-        # Most graphs are captured once requests come, which must not wait for a compiler. Several ranks capture all of them now.
+        # Most graphs are captured once requests come, which must not wait for a compiler. Several ranks capture all of
+        # them now.
         compiled = CacheMark(engine_digest(config, facts))
         every = loaded.group is None and not compiled.is_set()
         with explained():

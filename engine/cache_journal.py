@@ -1,10 +1,11 @@
 """The cache journal: the changes of the prefix tree, for gateways that route requests to where their prefix is cached.
 
-Gateways know a block by a hash of its tokens and all tokens before it: the same prefix has the same hash on every server. The journal knows
-blocks by their numbers, so that the step thread computes no hash. Readers do, on their own threads.
+Gateways know a block by a hash of its tokens and all tokens before it: the same prefix has the same hash on every
+server. The journal knows blocks by their numbers, so that the step thread computes no hash. Readers do, on their own
+threads.
 
-One thread writes: the step thread, or in a server process whose engine is in another one, the thread that receives that engine's
-events. Readers hold the lock only for short copies.
+One thread writes: the step thread, or in a server process whose engine is in another one, the thread that receives that
+engine's events. Readers hold the lock only for short copies.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ class BlockRemoved:
 Change = BlockStored | BlockRemoved
 
 BlockKey = tuple[int, tuple[int, ...]]
-"""The number of the block before a block, and the block's tokens. If that number is of no known block, it is the first of a prefix."""
+"""The number of the block before a block, and the block's tokens. If that number is of no known block, it is the first
+of a prefix."""
 
 Event = tuple[int, BlockKey] | int
-"""A block that became known, by its number, or the number of one that was evicted. An object each would cost the step thread time."""
+"""A block that became known, by its number, or the number of one that was evicted. An object each would cost the step
+thread time."""
 
 
 class JournalReader:
@@ -138,7 +141,7 @@ class CacheJournal:
             return key
 
     def copy(self, everything: bool, events: Sequence[Event]) -> None:
-        """Record what `JournalReader.take_events` of another journal has returned: this one has the same known blocks then."""
+        """Record what `JournalReader.take_events` of another journal has returned; then both know the same blocks."""
         if everything:
             with self.lock:
                 self.keys.clear()

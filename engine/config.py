@@ -1,7 +1,7 @@
 """``EngineConfig``: every option of an engine, with its default, bounds and meaning in one place.
 
-It serves `LLM`, `AsyncEngine`, the command line's flags and ``--config file.yaml`` alike. `EngineOptions` repeats its names
-and types for type checkers, which cannot read keyword arguments from a model; a test compares the two.
+It serves `LLM`, `AsyncEngine`, the command line's flags and ``--config file.yaml`` alike. `EngineOptions` repeats its
+names and types for type checkers, which cannot read keyword arguments from a model; a test compares the two.
 """
 
 from __future__ import annotations
@@ -191,7 +191,10 @@ class EngineConfig(Options):
 
     @property
     def uses_graphs(self) -> bool:
-        """Whether a GPU runs steps as CUDA graphs. The reference's operations wait for the device, which no graph can."""
+        """Whether a GPU runs steps as CUDA graphs.
+
+        The reference's operations wait for the device, which no graph can.
+        """
         return not self.enforce_eager and self.kernels == "auto"
 
     @model_validator(mode="after")

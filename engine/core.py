@@ -1,7 +1,7 @@
 """``Core``: requests in, one step at a time, updates out. One thread owns it. `Core.step` is where to begin to read.
 
-A step may be launched before the last one's results are read. The next step finds the last one's tokens on the device, so
-the device never waits for the host.
+A step may be launched before the last one's results are read. The next step finds the last one's tokens on the device,
+so the device never waits for the host.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Core:
         return bool(self._live or self._in_flight)
 
     def is_live(self, request_id: str) -> bool:
-        """Whether a request is unfinished. Any thread may ask; a request is over before its last update is delivered."""
+        """Whether a request is unfinished. Any thread may ask. It ends before its last update is delivered."""
         return request_id in self._live
 
     def add(self, request: Request) -> None:
@@ -190,7 +190,7 @@ class Core:
             self._let_others_run()
 
     def capture_next(self) -> bool:
-        """Capture one of the CUDA graphs that steps will need, which takes some tens of milliseconds. False if none is left.
+        """Capture one of the CUDA graphs that steps will need, in some tens of milliseconds. False if none is left.
 
         For a core without work: a step captures what it lacks.
 
@@ -202,8 +202,8 @@ class Core:
     def when_launched(self, call: Callable[[], object]) -> None:
         """Call ``call`` in each step once it is launched, and when there is no more work: then this thread only waits.
 
-        Python runs one thread at a time. Threads that deliver updates begin here, so that they do not delay a launch. In a launch that
-        takes long, they begin before.
+        Python runs one thread at a time. Threads that deliver updates begin here, so that they do not delay a launch.
+        In a launch that takes long, they begin before.
         """
         self._let_others_run = call
 
@@ -212,7 +212,7 @@ class Core:
         self._runner.check_alive()
 
     def when_lost(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once a part of the engine in another process is lost, from another thread; at once if one is. Any thread may ask."""
+        """Call ``call`` from another thread once a process of the engine is lost; now if one is. Any thread may ask."""
         self._runner.when_lost(call)
 
     def close(self) -> None:
@@ -316,7 +316,7 @@ class Core:
             self._budget.measure(decoding, computed - decoding, seconds)
 
     def _take_results(self, plan: Plan, results: StepResults, now: float, times: StepTimes | None) -> _Updates:
-        """Check stops, detokenize and advance constraints, output by output. Each output keeps the tokens up to its end."""
+        """Check stops, detokenize and advance constraints. Each output keeps the tokens up to its end."""
         updates: _Updates = []
         kept_tokens: list[tuple[int, ...]] = []
         verified: list[Verified] = []

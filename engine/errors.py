@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 CONTEXT_LENGTH_EXCEEDED = "CONTEXT_LENGTH_EXCEEDED"
-"""The reason of a prompt that leaves no room in the model's context. OpenAI's clients know it, in lower case, as a code."""
+"""The reason of a prompt that leaves no room in the model's context. OpenAI's clients know it, in lower case, as a
+code."""
 
 
 class DraftlineError(Exception):
@@ -64,7 +65,10 @@ class IncompleteOutputError(OutputError):
 
 
 class InvalidOutputError(OutputError):
-    """A complete output was rejected by a validator that its type has in Python. ``violations`` lists the wrong fields."""
+    """A complete output was rejected by a validator that its type has in Python.
+
+    ``violations`` lists the wrong fields.
+    """
 
     def __init__(self, text: str, *violations: FieldViolation) -> None:
         super().__init__(
@@ -162,7 +166,10 @@ class StepFailedError(DraftlineError):
 
 
 def no_unicode(text: str) -> str | None:
-    """Why a text is no Unicode text: surrogate code points, which neither tokenizers nor messages can take. None if it is one."""
+    """Why a text is no Unicode text: surrogate code points, which neither tokenizers nor messages can take.
+
+    None if it is one.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -40,8 +40,8 @@ from draftline.models.tokenization.tokenizer import Tokenizer
 class LLM:
     """A model that answers many prompts at once.
 
-    Its calls return when all answers are complete, so tokens need not come at a steady pace: ``inter_token_target`` is infinite
-    unless it is given. Threads may share it: their calls run one after the other.
+    Its calls return when all answers are complete, so tokens need not come at a steady pace: ``inter_token_target`` is
+    infinite unless it is given. Threads may share it: their calls run one after the other.
 
     Example:
         >>> with LLM("smollm2", dtype="float32") as llm:
@@ -102,7 +102,8 @@ class LLM:
         Args:
             prompts: one prompt, or several. A list of ints is one prompt of token ids.
             sampling_params: for all prompts, or a list with one for each.
-            constraint: a constraint on every output, or a list with one for each prompt. A type stands for its `Schema`.
+            constraint: a constraint on every output, or a list with one for each prompt. A type stands for its
+                `Schema`.
             use_tqdm: show a progress bar on standard error.
             **options: see `RequestOptions`: speculation, priority, and timeout in seconds.
 
@@ -125,7 +126,10 @@ class LLM:
         use_tqdm: bool = True,
         **options: Unpack[ChatOptions],
     ) -> list[RequestOutput[T]]:
-        """Answer one conversation, or each of several, through the model's chat template. See `generate` and `ChatOptions`."""
+        """Answer one conversation, or each of several, through the model's chat template.
+
+        See `generate` and `ChatOptions`.
+        """
         chats, rest = chats_with_options(messages, options)
         return self._finish(as_requests(chats, sampling_params, constraint, rest, own=OF_CHAT), use_tqdm)
 
@@ -141,8 +145,8 @@ class LLM:
         Args:
             texts: one text, or several.
             output_type: a type, or its `Schema` with options.
-            sampling_params: for all texts, or a list with one for each. Greedy where None, and at most 1,024 tokens where it
-                does not say.
+            sampling_params: for all texts, or a list with one for each. Greedy where None, and at most 1,024 tokens
+                where it does not say.
             **options: see `ExtractionOptions`.
 
         Returns:

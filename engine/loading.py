@@ -1,7 +1,7 @@
 """``LoadedParts``: the parts of an engine that come from files, before its cache has a size.
 
-The order matters: errors that are known early come before the weights are read, and what takes long runs meanwhile. `build`
-sizes the cache and puts the engine together.
+The order matters: errors that are known early come before the weights are read, and what takes long runs meanwhile.
+`build` sizes the cache and puts the engine together.
 """
 
 from __future__ import annotations

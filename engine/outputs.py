@@ -125,7 +125,7 @@ class ConstraintReport:
 
 @dataclass(slots=True)
 class Delta:
-    """New tokens of output ``index``. The text has whole characters only; text that may become a stop string is held back.
+    """New tokens of output ``index``. Parts of characters, and text that may become a stop string, are held back.
 
     Of a chat, ``reasoning`` and ``tool_calls`` are no part of the text. Text that may become a call is held back too.
 
@@ -166,8 +166,8 @@ class BrokenOff:
 
     Attributes:
         pointer: the JSON pointer of the innermost value that is not finished.
-        byte_offset: where it begins in the UTF-8 of the text, or where its unfinished member name begins. The text before is
-            whole.
+        byte_offset: where it begins in the UTF-8 of the text, or where its unfinished member name begins. The text
+            before is whole.
     """
 
     pointer: str

@@ -54,10 +54,10 @@ class _Params(Options):
 class SamplingParams(_Params):
     """How the tokens of one request are chosen, and when it ends.
 
-    The logits are processed in this order: penalties, logit bias, min_tokens, bad_words, allowed_token_ids, temperature,
-    top_k, top_p, min_p. One draw follows, keyed by seed, position and token. A seed gives the same tokens whatever else is
-    in the batch. A constraint weighs more than bad_words and allowed_token_ids: where these leave none of its tokens, one
-    of its tokens is sampled all the same.
+    The logits are processed in this order: penalties, logit bias, min_tokens, bad_words, allowed_token_ids,
+    temperature, top_k, top_p, min_p. One draw follows, keyed by seed, position and token. A seed gives the same tokens
+    whatever else is in the batch. A constraint weighs more than bad_words and allowed_token_ids: where these leave none
+    of its tokens, one of its tokens is sampled all the same.
 
     vLLM's ``stop="text"``, ``stop=None``, ``bad_words=None`` and ``top_k=-1`` are accepted.
     """
@@ -187,8 +187,8 @@ CONSTRAINT_KINDS = ("json_schema", "regex", "choice", "json_object", "grammar", 
 class Constraint(_Params, Generic[T]):
     """A constraint on the whole output. Set one of the first six options; none of them is needed with reasoning.
 
-    A constraint that `Schema` makes of a type remembers the type, in this process only: neither pickles nor messages carry
-    it.
+    A constraint that `Schema` makes of a type remembers the type, in this process only: neither pickles nor messages
+    carry it.
     """
 
     json_schema: str | None = Field(default=None, description="a JSON Schema, as JSON text")
@@ -242,7 +242,8 @@ class Constraint(_Params, Generic[T]):
         """Read a text that the constraint allows, without the reasoning before it.
 
         Returns:
-            A value of the constraint's type. Without a type: what ``json.loads`` gives for JSON, and otherwise the text.
+            A value of the constraint's type. Without a type: what ``json.loads`` gives for JSON, and otherwise the
+            text.
 
         Raises:
             ValueError: a validator that is written in Python rejects the value. It is the error of the type's library.

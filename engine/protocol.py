@@ -40,7 +40,8 @@ class GenerateRequest:
         speculation: whether and how far the request drafts.
         priority: requests with a higher priority run first; a 32-bit integer.
         timeout_s: seconds from its submission until it times out, whether it has run or not; None without a timeout.
-        path: the request's place in the arguments of a call for many, for its errors: ``prompts[3]``. Empty for one request.
+        path: the request's place in the arguments of a call for many, for its errors: ``prompts[3]``. Empty for one
+            request.
         caller: whose request it is: callers share the engine by their weights.
         weight: the caller's share, relative to other callers.
         constraint_compile_s: seconds that it has waited for its constraint, before it is submitted to an engine.
@@ -77,8 +78,8 @@ class EngineInfo:
         block_size: tokens in a block.
         drafters: the names of the drafters; empty if speculation is off.
         constraint_kinds: the kinds of constraints that requests may have.
-        system_fingerprint: names the device kind, data types, versions and arithmetic. Engines of one model with the same
-            fingerprint give the same outputs.
+        system_fingerprint: names the device kind, data types, versions and arithmetic. Engines of one model with the
+            same fingerprint give the same outputs.
         has_chat_template: whether the model has a chat template, which chats need.
         max_token_bytes: the most bytes of UTF-8 that one token of a prompt stands for.
         tool_format: the name of the format of tool calls; empty if it is not known.
@@ -131,7 +132,9 @@ class UpdateReader(Protocol):
         ...
 
     def read(self, update: Update) -> Sequence[Update]:
-        """An update with what its text means: reasoning, calls, tags, JSON. At the end, text that was held back comes first.
+        """An update with what its text means: reasoning, calls, tags, JSON.
+
+        At the end, text that was held back comes first.
 
         A fault ends the request with `Failed`. The receiver then cancels it, and its further updates are dropped.
         """
@@ -176,7 +179,8 @@ class EngineClient(Protocol):
         Args:
             request_id: unique among the requests in flight.
             request: the request.
-            sink: receives the request's updates, as the engine writes them: its receiver reads them with the result's reader.
+            sink: receives the request's updates, as the engine writes them: its receiver reads them with the result's
+                reader.
 
         Raises:
             InvalidRequestError: the request is invalid. It lists every field that is wrong.

@@ -62,8 +62,8 @@ def Schema(
         whitespace: white space between the tokens of JSON.
         best_effort: accept keywords that cannot be enforced, and report them.
         close_within_budget: finish the document within max_tokens.
-        integers: texts of a JSON Schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it. Those of a
-            type are always plain.
+        integers: texts of a JSON Schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it. Those of
+            a type are always plain.
         member_order: order of an object's members: the schema's wherever possible, or any.
         close_objects: leave out members that a schema does not mention, where it does not say that others may be there.
             Types always say what they have.
@@ -71,8 +71,8 @@ def Schema(
             schema, since nothing is fetched.
 
     Raises:
-        InvalidRequestError: parts of a type cannot be guaranteed, or it is no type. The error names every such field. Or a
-            document is no schema.
+        InvalidRequestError: parts of a type cannot be guaranteed, or it is no type. The error names every such field.
+            Or a document is no schema.
 
     Example:
         >>> [output] = llm.generate("Ada Lovelace was born in", constraint=Schema(Person))

@@ -87,7 +87,8 @@ class DrafterStats:
         steps: how often a sequence had drafts in a step.
         drafted_by_position: how often there was a first, second, … draft.
         accepted_by_position: how often it was accepted.
-        times: sum over the steps with drafts. On a GPU, one in eight of a kind is timed, and the others count as the last one timed.
+        times: sum over the steps with drafts. On a GPU, one in eight of a kind is timed, and the others count as the
+            last one timed.
     """
 
     name: str
@@ -161,9 +162,9 @@ def _by_position(counts: list[int]) -> tuple[int, ...]:
     return tuple(accumulate(reversed(counts[1:])))[::-1]
 
 
-# How much of a device's peak rates the steps reach, from the model's own counts. Model FLOPs utilisation (MFU) is arithmetic
-# divided by what the device could have done in the same time (Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311,
-# appendix B); bandwidth utilisation is the same of memory traffic.
+# How much of a device's peak rates the steps reach, from the model's own counts. Model FLOPs utilisation (MFU) is
+# arithmetic divided by what the device could have done in the same time (Chowdhery et al. 2022,
+# https://arxiv.org/abs/2204.02311, appendix B); bandwidth utilisation is the same of memory traffic.
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +314,9 @@ class EngineStats:
         queued_tokens: tokens of their prompts.
         token_gaps: seconds between two steps, counted once for each sequence that decodes in the second.
         work: the steps' time, arithmetic and memory traffic.
-        kernels_compiling: kernels that few requests need, which other processes compile after a machine's first start. Steps may
-            take longer meanwhile.
-        graphs_to_capture: CUDA graphs of common steps that are captured while the engine has no work, or at their first use.
+        kernels_compiling: kernels that few requests need, which other processes compile after a machine's first start.
+            Steps may take longer meanwhile.
+        graphs_to_capture: CUDA graphs of common steps, captured while the engine has no work or at their first use.
     """
 
     running: int

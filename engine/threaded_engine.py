@@ -130,7 +130,10 @@ class ThreadedEngine(EngineClient):
         return self._between_steps(lambda: self._core.profiler.stop(path))
 
     def when_launched(self, call: Callable[[], object]) -> None:
-        """Call ``call`` in each step once it is launched, as `Core.when_launched` says. Set it before the first request."""
+        """Call ``call`` in each step once it is launched, as `Core.when_launched` says.
+
+        Set it before the first request.
+        """
         self._core.when_launched(call)
 
     def close(self) -> None:
@@ -219,8 +222,8 @@ class ThreadedEngine(EngineClient):
                 self._core.check_alive()
                 self._core.step()
         except Exception as error:
-            # The core survives a fault of one step's work. So the device is lost, or the engine's own state is in doubt.
-            # Another server, or this one after a restart, can serve the requests.
+            # The core survives a fault of one step's work. So the device is lost, or the engine's own state is in
+            # doubt. Another server, or this one after a restart, can serve the requests.
             logger.critical("the engine stopped", exc_info=True)
             self._end_after(error)
             return

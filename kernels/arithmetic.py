@@ -1,8 +1,8 @@
 """``ARITHMETIC_REVISION``: the number of the rules by which kernels add and round.
 
-An output is a function of its prompt, parameters and seed because every operation has one rule: which products are added
-in which order, in which type, and where a result is rounded. docs/exactness.md states the rules. The revision names them
-in `system_fingerprint`, so that a client can tell two engines of different rules apart.
+An output is a function of its prompt, parameters and seed because every operation has one rule: which products are
+added in which order, in which type, and where a result is rounded. docs/exactness.md states the rules. The revision
+names them in `system_fingerprint`, so that a client can tell two engines of different rules apart.
 
 Raise it by one in each commit after which any supported device may compute other bits for the same request:
 

@@ -22,7 +22,8 @@ class LongHistories:
         starts: [R + 1] int32, of all parts row r has ``starts[r]:starts[r + 1]``; none if its history is not long.
         rows: [P] int32, the row of each part; entries past the last part are undefined.
         length: [1] int32, tokens of a part.
-        arrived: [P * G] int32, with G key/value heads: how many parts of a history are done, by its first part. Zeros between kernels.
+        arrived: [P * G] int32, with G key/value heads: how many parts of a history are done, by its first part. Zeros
+            between kernels.
     """
 
     starts: Tensor
@@ -47,12 +48,12 @@ class Batch:
         query_lens_host: the R query lengths as the host knows them: exact, or upper bounds.
         context_lens_host: the R context lengths as the host knows them.
         longest_first: [R] int32, the rows by descending context length, to start long ones first; None: unknown.
-        logits_starts: [R + 1] int32, of the S tokens row r owns ``logits_starts[r]:logits_starts[r + 1]``, its last ones; None:
-            all T tokens go through every layer whole.
+        logits_starts: [R + 1] int32, of the S tokens row r owns ``logits_starts[r]:logits_starts[r + 1]``, its last
+            ones; None: all T tokens go through every layer whole.
         logits_lens_host: how many of the S tokens each row owns, or upper bounds; with ``logits_starts``.
         long: the long histories; None: unknown, and each row has its own program.
-        settled: whether all keys and values before the query tokens are in the cache when a kernel of the forward pass starts. Those
-            of a draft may not be when the next pass of its round starts.
+        settled: whether all keys and values before the query tokens are in the cache when a kernel of the forward pass
+            starts. Those of a draft may not be when the next pass of its round starts.
     """
 
     token_ids: Tensor
@@ -71,7 +72,7 @@ class Batch:
     settled: bool = True
 
     def logits_only(self) -> Batch | None:
-        """The S tokens whose logits are wanted, alone, to attend to a cache that has all T; None without ``logits_starts``."""
+        """The S tokens whose logits are wanted alone, to attend to a cache of all T; None without ``logits_starts``."""
         if self.logits_starts is None:
             return None
         wanted = self.logits_index
@@ -90,16 +91,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DraftQuery:
-    """What a drafter reads of each row in the first pass of a round: its newest tokens, and entries without a token behind them.
+    """What a drafter reads of each row in a round's first pass: its newest tokens, then entries without a token.
 
-    The last token decides the first draft, and each entry behind it another draft. Each further pass reads the draft of the one
-    before it, and decides the next.
+    The last token decides the first draft, and each entry behind it another draft. Each further pass reads the draft of
+    the one before it, and decides the next.
 
     Attributes:
         tokens: how many tokens.
         shift: by how many positions a token's query, key and value stand before the token.
-        ahead: the entries behind the tokens. Of those behind a row's own drafts, for which it may have no block, the keys and values
-            go where those of the first one go.
+        ahead: the entries behind the tokens. Of those behind a row's own drafts, for which it may have no block, the
+            keys and values go where those of the first one go.
         ahead_id: what the first of these entries has in the place of a token id; the others count up from it.
     """
 

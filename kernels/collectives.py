@@ -1,7 +1,8 @@
 """``Collectives``: what the ranks of one model exchange during a step. A rank is one process with one device.
 
-Every rank calls the same methods in the same order. `ALONE` is the form of a single process, in which nothing is exchanged.
-`reference.collectives` exchanges over gloo between CPU processes, `triton.collectives` between the GPUs of a host.
+Every rank calls the same methods in the same order. `ALONE` is the form of a single process, in which nothing is
+exchanged. `reference.collectives` exchanges over gloo between CPU processes, `triton.collectives` between the GPUs of a
+host.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Collectives(Protocol):
     def sum_add(self, partial: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
         """``residual + (sum of every rank's partial + bias)``, the same bits on every rank: [T, N] -> [T, N].
 
-        The partials are added in float32 and in the order of the ranks, so a row's bits do not depend on the other rows. The
-        result has the type of ``partial``.
+        The partials are added in float32 and in the order of the ranks, so a row's bits do not depend on the other
+        rows. The result has the type of ``partial``.
 
         Args:
             partial: [T, N], this rank's part of the sum.
@@ -41,7 +42,7 @@ class Collectives(Protocol):
         ...
 
     def joiner(self, widths: Sequence[int]) -> Join:
-        """What puts every rank's columns side by side, in the order of the ranks: [T, widths[rank]] -> [T, sum(widths)]."""
+        """What joins all ranks' columns in the order of the ranks: [T, widths[rank]] -> [T, sum(widths)]."""
         ...
 
     def spread(self, values: Tensor) -> Tensor:

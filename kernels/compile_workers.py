@@ -1,9 +1,11 @@
-"""``KernelCompileWorkers``: processes that compile Triton kernels. The first one runs this module, with the arguments of `main`.
+"""``KernelCompileWorkers``: processes that compile Triton kernels.
+
+The first one runs this module, with the arguments of `main`.
 
 The first process loads torch, Triton and the kernels. Then, still without threads or a device, it forks the others. All
-receive jobs from one pipe; each job goes to one of them, which leaves the compiled kernel in Triton's cache on disk and sends
-the job's number through another pipe. They end with the jobs, or after one compilation if the parent has ended. The first launch
-compiles the rest, such as kernels that failed or whose process died.
+receive jobs from one pipe; each job goes to one of them, which leaves the compiled kernel in Triton's cache on disk and
+sends the job's number through another pipe. They end with the jobs, or after one compilation if the parent has ended.
+The first launch compiles the rest, such as kernels that failed or whose process died.
 
 The parent needs neither torch nor Triton.
 """
@@ -33,8 +35,8 @@ _LIMIT_S = 60.0
 
 _MAX_PROCESSES = 16
 
-# Messages in pipes are short and all of one size: so one goes to one receiver, as a whole. A pipe has room for thousands of them, and
-# no side waits for the other. A socket that keeps messages apart has room for ten.
+# Messages in pipes are short and all of one size: so one goes to one receiver, as a whole. A pipe has room for
+# thousands of them, and no side waits for the other. A socket that keeps messages apart has room for ten.
 _JOB = struct.Struct("=iqi")
 """A job's number, and where its text begins in a file and how long it is."""
 _NUMBER = struct.Struct("=i")

@@ -23,9 +23,9 @@ MASK, BUDGETS, DRAFTS, NEXT = 0, 1, 2, 3
 """A state's record, by word: the row of its mask; the address of its masks by distance (0: none); the address of its
 forced tokens (0: none); then, by class of token, the address of the next state (0: not allowed).
 
-The address of masks by distance is negative in the states of reasoning: their distances lead to its end, not to the text's.
-Masks by distance are a count, then pairs of a distance and a mask's row, distances ascending. A mask allows the tokens
-after which an accepting state is at most that many tokens away. Forced tokens are a count, then the tokens.
+The address of masks by distance is negative in the states of reasoning: their distances lead to its end, not to the
+text's. Masks by distance are a count, then pairs of a distance and a mask's row, distances ascending. A mask allows the
+tokens after which an accepting state is at most that many tokens away. Forced tokens are a count, then the tokens.
 """
 
 

@@ -1,7 +1,7 @@
 """``Ops``: every operation of a step that has a device-specific form.
 
-One implementation is chosen at start-up and passed in. `reference.ops` implements all of it in plain torch: the CPU path,
-and the oracle of every other implementation's tests.
+One implementation is chosen at start-up and passed in. `reference.ops` implements all of it in plain torch: the CPU
+path, and the oracle of every other implementation's tests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Ops(Protocol):
 
     @property
     def runs_scaled(self) -> bool:
-        """Whether `scaled_linear` and its fusions run eight-bit weights as stored; else they are unpacked on loading."""
+        """Whether `scaled_linear` and its fusions run eight-bit weights as stored; else loading unpacks them."""
         ...
 
     def settle(self) -> bool:
@@ -60,15 +60,18 @@ class Ops(Protocol):
         ...
 
     def launch_alternatives(self) -> None:
-        """Launch the kernels that the captured operations have for other numbers of rows, so that they can be compiled."""
+        """Launch the captured operations' kernels for other numbers of rows, so that they can be compiled."""
         ...
 
     def take_rows(self, table: Tensor, index: Tensor) -> Tensor:
-        """``table[index]``: [V, N], [T] int64 -> [T, N]. Each tensor's rows are contiguous; -1 is the table's last row."""
+        """``table[index]``: [V, N], [T] int64 -> [T, N].
+
+        Each tensor's rows are contiguous; -1 is the table's last row.
+        """
         ...
 
     def put_rows(self, rows: Tensor, index: Tensor, table: Tensor) -> None:
-        """``table[index] = rows``: [T, N], [T] int64, [V, N], as `take_rows`. Of rows with the same index, any is kept."""
+        """``table[index] = rows``: [T, N], [T] int64, [V, N], as `take_rows`. Of rows with one index, any is kept."""
         ...
 
     def copy_rows(self, rows: Tensor, out: Tensor) -> None:
@@ -115,8 +118,8 @@ class Ops(Protocol):
         Args:
             qkv: [T, (H + 2 G) * D], query, key and value heads of each token; it may be written over.
             batch: positions and cache indices of the tokens.
-            cache: keys and values are written at ``batch.cache_index``, in the cache's type: FP8 (e4m3) as they are, INT8
-                with a scale for each head of a token.
+            cache: keys and values are written at ``batch.cache_index``, in the cache's type: FP8 (e4m3) as they are,
+                INT8 with a scale for each head of a token.
             spec: how to normalise and rotate.
         """
         ...
@@ -328,26 +331,28 @@ class Ops(Protocol):
         Args:
             slots: [R] int64, the sequences' slots.
             count: how many tokens of each to record.
-            ngrams: [E, 2] int32, the hash table to write, of E entries, a power of two. An entry is a check of the three
-                tokens, and the token that followed. Where several hash to one entry, any of them stays.
+            ngrams: [E, 2] int32, the hash table to write, of E entries, a power of two. An entry is a check of the
+                three tokens, and the token that followed. Where several hash to one entry, any of them stays.
             table: the slot table.
         """
         ...
 
     def draft_ngram_table(self, slots: Tensor, count: int, max_ngram: int, ngrams: Tensor, table: SlotTable) -> None:
-        """`draft_ngram`, but where fewer than ``max_ngram`` tokens of the end occur earlier, entries of ``ngrams`` come first."""
+        """`draft_ngram`, but where fewer than ``max_ngram`` tokens of the end match, ``ngrams`` comes first."""
         ...
 
     def gather_drafts(
         self, table: SlotTable, slots: Tensor, drafts: Tensor, query: DraftQuery, passes: int, block_size: int
     ) -> tuple[Inputs, ...]:
-        """Build a drafter's inputs for the passes of a round. `draft_sampled` fills in the token ids of all but the first.
+        """Build a drafter's inputs for the passes of a round.
+
+        `draft_sampled` fills in the token ids of all but the first.
 
         Args:
             table: the slot table; the lengths of the slots in use are at least ``query.tokens + query.shift``.
             slots: [R] int64, the slot of each row.
-            drafts: [R] int32, how many drafts each row has. A row without a pass's draft is left out of it, or is padding:
-                its positions are -1, and it writes nothing to the cache.
+            drafts: [R] int32, how many drafts each row has. A row without a pass's draft is left out of it, or is
+                padding: its positions are -1, and it writes nothing to the cache.
             query: what the first pass reads of a row.
             passes: how many passes; with ``query.ahead``, one.
             block_size: tokens a cache block.
@@ -364,14 +369,15 @@ class Ops(Protocol):
         constraints: ConstraintTable,
         following: Inputs | None = None,
     ) -> None:
-        """Draft the tokens that the slots' states force, or else those that `sample` would take with the temperature alone.
+        """Draft the tokens that the slots' states force, else those that `sample` would take by temperature alone.
 
         They go into ``table.tokens``.
 
         Args:
-            logits: [S, N], of any floating type, computed with in float32; left unchanged. Without a finite one, any token
-                is drafted.
-            token_ids: [N] int64, ascending, the token of each logit; others are not drafted. None: logit i is token i's.
+            logits: [S, N], of any floating type, computed with in float32; left unchanged. Without a finite one, any
+                token is drafted.
+            token_ids: [N] int64, ascending, the token of each logit; others are not drafted. None: logit i is token
+                i's.
             slots: [S] int64, the slot of each draft.
             positions: [S] int64, its position; -1 of a draft that is not stored.
             table: the slot table.

@@ -13,8 +13,8 @@ The grid of u has a consequence that the Gumbel-max trick inherits: a token of s
 ``p * h / sinh(h)``, ``h = 2**-24 / p``. That is p within 0.1% where p > 1e-6, and less than p for tokens rarer than
 2**-24.
 
-This is the host's form, in numpy, whose unsigned integers cost half as much as torch's masked ones. Not here: a generator
-object, state, or logits.
+This is the host's form, in numpy, whose unsigned integers cost half as much as torch's masked ones. Not here: a
+generator object, state, or logits.
 """
 
 from __future__ import annotations

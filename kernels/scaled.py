@@ -5,10 +5,10 @@ token, or one for each 128 of its channels where the weight has one for each gro
 largest magnitude, by the same rule at every number of rows. So a token's factors do not depend on its batch; only the
 order of additions does.
 
-FP8 weights are multiplied with FP8 activations. Integers have no exponent: in eight bits a few large channels would take
-the precision of all others of their token, and groups of channels help too little. So with INT8 weights activations are
-integers of sixteen bits, ``256 * high + low`` of two eight-bit ones. Kernels multiply both halves, as if they were two
-tokens.
+FP8 weights are multiplied with FP8 activations. Integers have no exponent: in eight bits a few large channels would
+take the precision of all others of their token, and groups of channels help too little. So with INT8 weights
+activations are integers of sixteen bits, ``256 * high + low`` of two eight-bit ones. Kernels multiply both halves, as
+if they were two tokens.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ class SlotTable:
         bias_values: [S, MAX_LOGIT_BIAS] float32.
         allowed: [S, ceil(vocab / 32)] int32, bits of the allowed tokens, as in `Masks`.
         word_tokens: [S, MAX_BAD_WORD_TOKENS] int32, the tokens of all bad words, one word after another.
-        word_prefixes: [S, MAX_BAD_WORD_TOKENS] int32, for a word's last token the number of those before it; -1 for others.
+        word_prefixes: [S, MAX_BAD_WORD_TOKENS] int32, for a word's last token the number of those before it; -1 for
+            others.
         scalars: [12, S] int32, the storage of INT_SCALARS and (bit by bit) FLOAT_SCALARS.
         words: [N] int32, the storage of all fields, so that one copy writes to any of them.
     """
@@ -136,8 +137,8 @@ class Masks:
     """The tokens that rows of logits may decide.
 
     Attributes:
-        words: [N, ceil(vocab / 32)] int32 of allowed-token bits (token t is bit ``t % 32`` of word ``t // 32``). The first
-            row allows everything.
+        words: [N, ceil(vocab / 32)] int32 of allowed-token bits (token t is bit ``t % 32`` of word ``t // 32``). The
+            first row allows everything.
         rows: [S] int32, the row of ``words`` for each row of logits.
     """
 

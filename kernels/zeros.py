@@ -13,8 +13,8 @@ from torch import Tensor
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """`torch.zeros`, but on a CPU a page takes memory only once it is written.
 
-    `torch.zeros` writes every page. The system's own pages are zero already. They are small ones: a first write to a huge page
-    clears 2 MiB, and a step that first writes to the cache of every layer would take as long as ten steps.
+    `torch.zeros` writes every page. The system's own pages are zero already. They are small ones: a first write to a
+    huge page clears 2 MiB, and a step that first writes to the cache of every layer would take as long as ten steps.
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)

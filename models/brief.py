@@ -1,4 +1,4 @@
-"""``BriefModel``: a model's first layers, which launch every kernel that the whole model launches, in a fraction of the time.
+"""``BriefModel``: a model's first layers, which launch every kernel of the whole model in a fraction of the time.
 
 It finds out which kernels there are, before anything runs. What it computes means nothing.
 """
@@ -30,7 +30,10 @@ class BriefModel(Model):
 
 
 class _EarlyStates(HiddenStateSink):
-    """Wants as many states as another sink, but of the first layers. The output of the last layer stays that of the last."""
+    """Wants as many states as another sink, but of the first layers.
+
+    The output of the last layer stays that of the last.
+    """
 
     def __init__(self, sink: HiddenStateSink, brief: int, whole: int) -> None:
         self._sink = sink

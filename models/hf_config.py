@@ -1,7 +1,7 @@
 """Reading an HF ``config.json``: typed fields, clear errors, and the parts all decoders share.
 
-The differences between families (biases, windows, norms) are in each family's file. Defaults of absent fields are those of
-transformers.
+The differences between families (biases, windows, norms) are in each family's file. Defaults of absent fields are those
+of transformers.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def decoder_config(
     qk_norm: bool,
     default_head_dim: int | None = None,
 ) -> ModelConfig:
-    """The ModelConfig of a Llama-like decoder, from the fields that all families share and from this family's arguments.
+    """The ModelConfig of a Llama-like decoder, from the fields that all families share and a family's arguments.
 
     Args:
         hf: the config.json.

@@ -1,8 +1,8 @@
 """``HiddenStateSink``: receives hidden states of a target while it computes, for drafters that continue from them.
 
 A sink names the layers that it wants. The model copies the residual stream before each of these layers, and passes the
-copies on at the end of its forward pass. Every model does this for any sink, and `NO_HIDDEN_STATES` wants none. So a step
-is the same for all drafters, and a CUDA graph of it has the copies in it.
+copies on at the end of its forward pass. Every model does this for any sink, and `NO_HIDDEN_STATES` wants none. So a
+step is the same for all drafters, and a CUDA graph of it has the copies in it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,10 @@ class Attention:
         cache: LayerCache,
         ops: Ops,
     ) -> Tensor:
-        """The same for the ``wanted`` tokens of the batch alone (`Batch.logits_only`), [S, hidden]. Writes all keys and values."""
+        """The same for the ``wanted`` tokens of the batch alone (`Batch.logits_only`), [S, hidden].
+
+        Writes all keys and values.
+        """
         qkv = self.qkv.norm_linear(residual, norm, eps, ops)
         queries = ops.rope_write_kv(qkv, batch, cache, self.spec).index_select(0, batch.logits_index)
         residual = residual.index_select(0, batch.logits_index)
@@ -99,8 +102,8 @@ class GatedMlp:
 def build_layers(build: Callable[[int], _LayerT], count: int, device: torch.device) -> tuple[_LayerT, ...]:
     """The layers ``build(0)``, ``build(1)``, and so on.
 
-    On a CPU several threads build them: packing a weight takes a core for some milliseconds, and torch's operations leave Python to
-    other threads.
+    On a CPU several threads build them: packing a weight takes a core for some milliseconds, and torch's operations
+    leave Python to other threads.
     """
     if device.type != "cpu":
         return tuple(map(build, range(count)))

@@ -4,8 +4,8 @@ A decode step of a small model has a thousand operations of one or two microseco
 take longer than the projections between them, and the other threads fall asleep before each projection. SmolLM2's 30
 layers took 18 ms a step on two cores, and 13 ms as one program (10 of them in the projections).
 
-The operations are those of `kernels.reference.functional`, as in `ReferenceOps`. TorchScript's optimisations are off: they
-found nothing to make faster here, and took 3 s of SmolLM2's start.
+The operations are those of `kernels.reference.functional`, as in `ReferenceOps`. TorchScript's optimisations are off:
+they found nothing to make faster here, and took 3 s of SmolLM2's start.
 """
 
 # No ``from __future__ import annotations`` here: TorchScript reads the annotations.
@@ -46,8 +46,8 @@ _Program = Callable[
 class ScriptedForward:
     """The forward pass on a CPU.
 
-    Where projections need more rows than there are tokens, the padding passes through all layers, which costs nothing. So
-    no projection adds and removes it.
+    Where projections need more rows than there are tokens, the padding passes through all layers, which costs nothing.
+    So no projection adds and removes it.
 
     Args:
         weights: the decoder; its linears are modules.

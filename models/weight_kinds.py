@@ -1,4 +1,7 @@
-"""``weight_kinds``: a checkpoint's weights by kind. Layers are alike, so one tensor of each kind tells about all of them."""
+"""``weight_kinds``: a checkpoint's weights by kind.
+
+Layers are alike, so one tensor of each kind tells about all of them.
+"""
 
 from __future__ import annotations
 

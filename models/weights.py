@@ -18,7 +18,9 @@ _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Weights:
-    """Reads a checkpoint's tensors, checks their shapes, and counts their memory. Several threads may read at the same time.
+    """Reads a checkpoint's tensors, checks their shapes, and counts their memory.
+
+    Several threads may read at the same time.
 
     Every method raises ModelLoadError if a tensor is missing or its shape differs from the configuration.
 

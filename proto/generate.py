@@ -5,8 +5,8 @@ The generated modules and their type stubs are committed, so that neither users 
 environment with the development dependencies: grpcio-tools brings the compiler, mypy-protobuf the stubs, buf-bin the
 linter, and googleapis-common-protos the imported google/rpc/status.proto.
 
-``--check`` also runs ``buf breaking`` against the last release, whose compiled sources are released.binpb: a clone need not
-have the release's tag. ``--release`` writes that file, before a release is tagged.
+``--check`` also runs ``buf breaking`` against the last release, whose compiled sources are released.binpb: a clone need
+not have the release's tag. ``--release`` writes that file, before a release is tagged.
 """
 
 from __future__ import annotations

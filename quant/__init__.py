@@ -2,18 +2,18 @@
 
 A format is a file here and a line in ``DEQUANTIZE``; one that can run without being dequantized has a line in
 ``make_linear`` too. A checkpoint's quantization scheme is a line in ``SCHEMES``, and a format that dense weights can be
-converted to on loading is one in ``CONVERT``. A weight's format, the device and the dtype select its implementation, never
-the number of rows: batching must not change an output.
+converted to on loading is one in ``CONVERT``. A weight's format, the device and the dtype select its implementation,
+never the number of rows: batching must not change an output.
 
-On a GPU eight-bit weights with scales (FP8, INT8) run as stored. Activations are quantized to FP8, or for INT8 weights to
-sixteen bits. Any other weight is dequantized to the dtype, and activations have it too. On a CPU the dtype decides the
-precision:
+On a GPU eight-bit weights with scales (FP8, INT8) run as stored. Activations are quantized to FP8, or for INT8 weights
+to sixteen bits. Any other weight is dequantized to the dtype, and activations have it too. On a CPU the dtype decides
+the precision:
 
 - float32: everything, to the last bit of the format. Activations are float32.
 - float16: weights are rounded to float16; activations, sums and the cache are float32, since CPUs compute in nothing
   narrower. The fastest.
-- bfloat16: four-bit weights, and INT8 with a scale a row, stay packed; others are rounded to float16; activations and the
-  cache are bfloat16. The smallest.
+- bfloat16: four-bit weights, and INT8 with a scale a row, stay packed; others are rounded to float16; activations and
+  the cache are bfloat16. The smallest.
 """
 
 from __future__ import annotations
@@ -173,7 +173,10 @@ def _converted(raw: RawTensor) -> RawTensor:
 
 
 def _dequantized(parts: Sequence[RawTensor]) -> Tensor:
-    """The parts as one float32 weight. Where they have one format, they are merged before: stored weights are smaller."""
+    """The parts as one float32 weight.
+
+    Where they have one format, they are merged before: stored weights are smaller.
+    """
     first = parts[0]
     if len(parts) > 1 and all(part.format == first.format and part.scales is None for part in parts):
         rows = sum(part.shape[0] for part in parts)

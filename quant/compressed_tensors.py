@@ -1,7 +1,7 @@
-"""compressed-tensors (``quant_method: compressed-tensors``; llm-compressor's output): FP8 and INT8 with ``weight_scale``.
+"""``quant_method: compressed-tensors`` (llm-compressor's output): FP8 and INT8 with ``weight_scale``.
 
-Weights of eight bits, symmetric, with one scale for a tensor, a row (``channel``) or a block. What it says of activations
-does not change how they are quantized here: each token by itself, as it comes (`draftline.kernels.scaled`).
+Weights of eight bits, symmetric, with one scale for a tensor, a row (``channel``) or a block. What it says of
+activations does not change how they are quantized here: each token by itself, as it comes (`draftline.kernels.scaled`).
 """
 
 from __future__ import annotations

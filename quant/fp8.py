@@ -1,8 +1,8 @@
 """Dense weights to FP8 e4m3 with a scale a row, on loading: ``--quantization fp8``.
 
 Which scale is best depends on the row: within a factor of two all leave the format's range as unused, but a row's large
-weights fall differently between its eight steps a power of two. Some are tried, from the one that makes the row's largest weight
-the format's largest number, and the one of least squared error is kept.
+weights fall differently between its eight steps a power of two. Some are tried, from the one that makes the row's
+largest weight the format's largest number, and the one of least squared error is kept.
 """
 
 from __future__ import annotations

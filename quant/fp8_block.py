@@ -1,4 +1,4 @@
-"""FP8 as transformers writes it (``quant_method: fp8``; Qwen3-8B-FP8, DeepSeek-V3): e4m3, a scale for each 128 x 128 block.
+"""FP8 as transformers writes it (``quant_method: fp8``; Qwen3-8B-FP8): e4m3, a scale for each 128 x 128 block.
 
 A weight's scales are stored as ``weight_scale_inv`` (despite the name, they multiply). Where the configuration
 has no block size, one is for the whole weight (Ministral 3, Devstral 2), which other tools write as ``weight_scale``.

@@ -3,11 +3,11 @@
 A Q4_1 block is 20 bytes: ``d`` and ``m`` as float16, then 16 bytes of which byte i holds weight i in its low and weight
 i + 16 in its high nibble. Q4_0 is the same in 18 bytes, without ``m``.
 
-torch's int4 kernel for CPUs computes ``w = (q - 8) scale + zero`` for groups of 32 with bfloat16 activations, scales and
-zeros, and accumulates in float32. So a block runs as stored, with ``scale = d`` and ``zero = m + 8 d``. The only loss is
-the rounding of the two from float16's 11 significant bits to bfloat16's 8: a relative error of at most 2^-9 each, as
-rounding the dequantized weights to bfloat16 would give. Float16 activations and scales would avoid it, but took 1.8 ms
-where bfloat16 took 0.24. Every row has the same bits at every row count.
+torch's int4 kernel for CPUs computes ``w = (q - 8) scale + zero`` for groups of 32 with bfloat16 activations, scales
+and zeros, and accumulates in float32. So a block runs as stored, with ``scale = d`` and ``zero = m + 8 d``. The only
+loss is the rounding of the two from float16's 11 significant bits to bfloat16's 8: a relative error of at most 2^-9
+each, as rounding the dequantized weights to bfloat16 would give. Float16 activations and scales would avoid it, but
+took 1.8 ms where bfloat16 took 0.24. Every row has the same bits at every row count.
 """
 
 from __future__ import annotations

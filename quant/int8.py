@@ -1,4 +1,4 @@
-"""INT8 with a scale a row: dense weights converted on loading (``--quantization int8``), and packed weights on a CPU."""
+"""INT8 with a scale a row: dense weights converted on loading (``--quantization int8``), packed ones on a CPU."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def packable(parts: Sequence[RawTensor]) -> bool:
 class Int8Linear(SeparateLinear):
     """INT8 weights with a scale a row, still packed, on a CPU. Activations must be bfloat16.
 
-    torch's int8 kernel takes the scales in bfloat16: a relative error of at most 2^-9, as rounding the dequantized weights
-    to bfloat16 would give. Every row has the same bits at every row count.
+    torch's int8 kernel takes the scales in bfloat16: a relative error of at most 2^-9, as rounding the dequantized
+    weights to bfloat16 would give. Every row has the same bits at every row count.
     """
 
     def __init__(self, weight: ScaledWeight, bias: Tensor | None) -> None:

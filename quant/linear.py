@@ -45,7 +45,7 @@ class Linear(Protocol):
         ...
 
     def linear_add(self, x: Tensor, residual: Tensor, ops: Ops) -> Tensor:
-        """``residual + self(x)``: [T, in_features], [T, out_features] -> [T, out_features]; may overwrite ``residual``."""
+        """``residual + self(x)``: [T, in_features], [T, out_features] -> [T, out_features], perhaps in ``residual``."""
         ...
 
 

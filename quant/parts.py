@@ -17,8 +17,8 @@ from draftline.quant.tensor import RawTensor, Scales
 def rows_of(raw: RawTensor, ranges: Sequence[tuple[int, int]]) -> RawTensor:
     """The rows (or, of a vector, the entries) of some ranges, one above the other.
 
-    A range may begin inside of a block of scales. Then scales are repeated, one for each run of rows that divides all ranges
-    and blocks.
+    A range may begin inside of a block of scales. Then scales are repeated, one for each run of rows that divides all
+    ranges and blocks.
     """
     data = torch.cat([raw.data[first:end] for first, end in ranges])
     scales = raw.scales
@@ -33,7 +33,10 @@ def rows_of(raw: RawTensor, ranges: Sequence[tuple[int, int]]) -> RawTensor:
 
 
 def columns_of(raw: RawTensor, first: int, end: int) -> RawTensor:
-    """The columns from ``first`` to ``end`` of a matrix. If a block of a GGUF format lies across a border, they are F32."""
+    """The columns from ``first`` to ``end`` of a matrix.
+
+    If a block of a GGUF format lies across a border, they are F32.
+    """
     rows = raw.shape[0]
     if raw.data.dtype == torch.uint8:
         block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[raw.format]]

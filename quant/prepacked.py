@@ -1,10 +1,10 @@
 """Float32 weights on a CPU, packed once for oneDNN.
 
-Plain ``F.linear`` in float32 uses another kernel for one row than for many, so the last bits of a row's result depend on
-its batch. oneDNN's packed form gave every row the same bits at every row count on all CPUs tried, and is faster, but for
-one case: it sums more than 1,024 columns in parts, and a single row in other parts than several. So a single row of so many
-columns runs as two. The packed form is also the exact form of every quantized format, since nothing is rounded beyond
-float32.
+Plain ``F.linear`` in float32 uses another kernel for one row than for many, so the last bits of a row's result depend
+on its batch. oneDNN's packed form gave every row the same bits at every row count on all CPUs tried, and is faster, but
+for one case: it sums more than 1,024 columns in parts, and a single row in other parts than several. So a single row of
+so many columns runs as two. The packed form is also the exact form of every quantized format, since nothing is rounded
+beyond float32.
 """
 
 from __future__ import annotations

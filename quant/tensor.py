@@ -29,7 +29,8 @@ class RawTensor:
 
     Attributes:
         name: its HF name (``model.layers.0.mlp.gate_proj.weight``), for error messages.
-        format: ``F32``, ``F16``, ``BF16``; ``F8_E4M3`` or ``I8``; or a GGUF block format: ``Q4_0``, ``Q8_0``, ``Q6_K``, …
+        format: ``F32``, ``F16``, ``BF16``; ``F8_E4M3`` or ``I8``; or a GGUF block format: ``Q4_0``, ``Q8_0``, ``Q6_K``,
+            …
         shape: the logical shape, as HF has it: [out_features, in_features] for a linear.
         data: a dense tensor of that shape, or a GGUF format's raw blocks as uint8 [rows, bytes a row].
         scales: of F8_E4M3 and I8, else None.

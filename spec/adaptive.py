@@ -1,21 +1,22 @@
 """``DraftBudgets``: chooses the drafts of each row in each step, so that speculation is faster than decoding, or off.
 
 Every (row, position) has a probability to survive: that its draft and all drafts before it are accepted. A draft that
-survives is a token. A verify takes longer, the more drafts it has, and a row that the drafter has not followed must catch up
-first. The budgets are those with the most tokens/s over all rows:
+survives is a token. A verify takes longer, the more drafts it has, and a row that the drafter has not followed must
+catch up first. The budgets are those with the most tokens/s over all rows:
 
     (rows + sum of the survival of all drafts)  divided by  seconds(rows, drafts) + catching up
 
-They are found by a price: at the best rate of L tokens/s, a position is worth its cost if it survives with a probability
-above L times its seconds (Dinkelbach 1967, https://doi.org/10.1287/mnsc.13.7.492). A row catches up if that is worth it for
-the tokens that it probably still decides. The catching up with all requests to come counts as well.
+They are found by a price: at the best rate of L tokens/s, a position is worth its cost if it survives with a
+probability above L times its seconds (Dinkelbach 1967, https://doi.org/10.1287/mnsc.13.7.492). A row catches up if that
+is worth it for the tokens that it probably still decides. The catching up with all requests to come counts as well.
 
-- The survival comes from the row's own drafts and from the rates of all rows at each position (chain rule; Leviathan et al.
-  2023, https://arxiv.org/abs/2211.17192, assume one rate for all positions).
+- The survival comes from the row's own drafts and from the rates of all rows at each position (chain rule; Leviathan et
+  al. 2023, https://arxiv.org/abs/2211.17192, assume one rate for all positions).
 - The seconds are measured once, and corrected by those that steps then take (`draftline.spec.step_costs`).
 - Drafting begins, or changes its length, for a gain of a few percent. It ends as soon as it is no gain.
-- While it is off, rare probes of a few rows measure whether it would be faster again. While it is on, rare steps without drafts
-  measure what they take at present: the machine may have become busy, which slows steps with drafts alone.
+- While it is off, rare probes of a few rows measure whether it would be faster again. While it is on, rare steps
+  without drafts measure what they take at present: the machine may have become busy, which slows steps with drafts
+  alone.
 
 This module deals with costs and counts only: no tensors, and nothing that changes an output.
 """
@@ -45,7 +46,8 @@ VerifiedRow = tuple[RowAcceptance, int, int]
 """A row of a step that verified drafts: how many there were, and how many of the first were accepted."""
 
 _ROW_PRIORS = 5.0, 50.0
-"""The number of drafts, right as often as those of all rows, that a row begins with: where rows differ, and where not."""
+"""The number of drafts, right as often as those of all rows, that a row begins with: where rows differ, and where
+not."""
 
 _COMPARED_ROWS = 16
 """About so many rows of a step tell which prior predicts better."""
@@ -78,7 +80,8 @@ _DRAFTING_STEPS = 200
 """The fewest steps with drafts between two such probes: after one, a drafter may have to catch up."""
 
 _FIRST_DRAFTING_STEPS = 100
-"""The steps before the first of them, when it is not known yet what drafts take. Until the next ones it is twice as long each time."""
+"""The steps before the first of them, when it is not known yet what drafts take. Until the next ones it is twice as
+long each time."""
 
 _FORGETTING = 0.01
 """The share by which the rate of a row without drafts moves towards the rate of all rows, with each choice."""
@@ -116,13 +119,14 @@ class DraftBudgets:
     """
 
     def __init__(self, costs: CostTable, catch_up: CatchUpCost = NO_CATCH_UP, *, prior: float | None = None) -> None:
-        """``prior`` is the acceptance rate before any draft has been verified; None where the first drafts have to tell."""
+        """``prior`` is the acceptance rate before any draft is verified; None where the first drafts have to tell."""
         self._costs = costs
         self._catch_up = catch_up
         self._unknown = _KNOWN if prior is None else 0
         self._overall = _Mean(_PRIOR_RATE if prior is None else prior, _PRIOR_WEIGHT)
         self._at = [_Mean(self._overall.rate, 0.0) for _ in range(costs.draft_lens[-1])]
-        # A row's drafts count the less, the older they are: the factor of those before its last n, and what these count.
+        # A row's drafts count the less, the older they are: the factor of those before its last n, and what these
+        # count.
         self._fading = [_ROW_MEMORY**count for count in range(len(self._at) + 1)]
         self._counting = [0.0, *accumulate(self._fading)]
         self._expect()
@@ -145,7 +149,10 @@ class DraftBudgets:
         return self._standing is None
 
     def observe(self, verified: Sequence[VerifiedRow]) -> None:
-        """Learn from a step that verified drafts of some rows. Drafts behind the first rejected one carry no information."""
+        """Learn from a step that verified drafts of some rows.
+
+        Drafts behind the first rejected one carry no information.
+        """
         if self._unknown > 0:
             self._expect()
         most = len(self._expected)
@@ -299,7 +306,7 @@ class DraftBudgets:
         return min(_ROW_PRIORS, key=self._surprise.__getitem__) * self._overall.rate
 
     def _best(self, rows: DraftingRows) -> tuple[Offers, Floats, Ints]:
-        """For each of the L draft lengths the best offer, its tokens/s ([L]; 0 if no row drafts), and its budgets ([L, R])."""
+        """The best offer of each of the L draft lengths: tokens/s ([L]; 0 if no row drafts), and budgets ([L, R])."""
         costs, count, correction = self._costs, len(rows), self._pace.with_drafts
         plain = count / costs.seconds(count, 0)
         another = [costs.of_another(count, longest) * correction if longest else 0.0 for longest in costs.draft_lens]

@@ -77,8 +77,8 @@ class DraftModel(Drafter):
 class SharedDraftModel(DraftModel):
     """A draft model that several ranks share, as they do the target.
 
-    Each rank has a part of the weights and of the cache, and computes every pass. Rank 0 knows the sampling parameters and the
-    constraints: its drafts are the next pass's inputs on every rank.
+    Each rank has a part of the weights and of the cache, and computes every pass. Rank 0 knows the sampling parameters
+    and the constraints: its drafts are the next pass's inputs on every rank.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class DraftRows:
     uneven: bool = False
 
     def passes(self, ops: Ops, table: SlotTable, query: DraftQuery, count: int, cache: KVCache) -> tuple[Inputs, ...]:
-        """The inputs of a round's passes over the drafter's ``cache``; see `Ops.gather_drafts` for the other arguments."""
+        """The inputs of a round's passes over the drafter's ``cache``; see `Ops.gather_drafts` for the others."""
         inputs = ops.gather_drafts(table, self.slots, self.drafts, query, count, cache.block_size)
         if not self.uneven:
             return inputs
@@ -54,8 +54,8 @@ class DraftChunk:
 
 
 GatherChunks = Callable[[int], Batch]
-"""The inputs of a pass over the chunks that a drafter catches up with, without logits; the argument moves all of them so many
-positions on."""
+"""The inputs of a pass over the chunks that a drafter catches up with, without logits; the argument moves all of them
+so many positions on."""
 
 
 class Drafter(Protocol):

@@ -1,16 +1,17 @@
 """``Eagle3``: drafts with a head that reads the target's hidden states (Li et al. 2025, https://arxiv.org/abs/2503.01840).
 
 The head sees an entry for each token but the newest: the hidden state of its position, and the token after it (see
-`draftline.models.heads.eagle3`). Every forward pass of the target leaves its hidden states, fused to one vector a token, in
-a store with the block numbers of the target's cache. So they are there for chunks of prompts, prefix hits and sequences
-that did not draft until now, and the head's own cache can catch up at any time.
+`draftline.models.heads.eagle3`). Every forward pass of the target leaves its hidden states, fused to one vector a
+token, in a store with the block numbers of the target's cache. So they are there for chunks of prompts, prefix hits and
+sequences that did not draft until now, and the head's own cache can catch up at any time.
 
 A round of K drafts takes K passes. The entries of its drafts have the head's own output in the place of hidden states.
-The verification replaces these, so the first pass of the next round reads the last K + 1 entries again, however many drafts
-were accepted: entries that were right are written once more with the same values.
+The verification replaces these, so the first pass of the next round reads the last K + 1 entries again, however many
+drafts were accepted: entries that were right are written once more with the same values.
 
-A key and a value depend on their entry alone. The last entry of a block therefore depends on the first token of the next
-block: after a prefix hit that ends there, it may be another continuation's. That can cost a draft, never change an output.
+A key and a value depend on their entry alone. The last entry of a block therefore depends on the first token of the
+next block: after a prefix hit that ends there, it may be another continuation's. That can cost a draft, never change an
+output.
 """
 
 from __future__ import annotations

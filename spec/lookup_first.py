@@ -1,7 +1,8 @@
 """``LookupFirst``: n-gram lookup where a sequence repeats itself, and another drafter where it does not.
 
-A head knows the text that comes next in general, and lookup knows the names and phrases of this text. Where the last three
-tokens have occurred before, their continuation is right more often than a small head, and all of it is known at once.
+A head knows the text that comes next in general, and lookup knows the names and phrases of this text. Where the last
+three tokens have occurred before, their continuation is right more often than a small head, and all of it is known at
+once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _NOTHING = -1
 """Stands where lookup has no draft."""
 
 _LEAST = 3
-"""Tokens of the end that must have occurred before. With the embedded model's head, two and four decided fewer tokens a step."""
+"""Tokens of the end that must have occurred before. With the embedded model's head, two and four decided fewer tokens a
+step."""
 
 
 class LookupFirst(WrappedDrafter):
@@ -37,7 +39,7 @@ class LookupFirst(WrappedDrafter):
 
 
 class LookupInstead(LookupFirst):
-    """`LookupFirst` on a CPU, where every pass takes time: rows with looked-up drafts take part in the first pass alone.
+    """`LookupFirst` on a CPU, where every pass takes time: rows with looked-up drafts run in the first pass alone.
 
     That pass keeps the other drafter's cache up to date. A GPU would pad its graphs with these rows, and save nothing.
     """

@@ -1,8 +1,10 @@
-"""``Offers``: the drafts that are worth it for each row, where a second is worth some tokens. Arithmetic on arrays only.
+"""``Offers``: the drafts that are worth it for each row, where a second is worth some tokens.
 
-A position is worth its cost if its draft survives with a probability above the price times its seconds. A row catches up if
-that is worth it for the tokens that it probably still decides. Several lengths are looked at together: a step may have hundreds of
-rows, and the host has about a millisecond for all of its work.
+Arithmetic on arrays only.
+
+A position is worth its cost if its draft survives with a probability above the price times its seconds. A row catches
+up if that is worth it for the tokens that it probably still decides. Several lengths are looked at together: a step may
+have hundreds of rows, and the host has about a millisecond for all of its work.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class RowAcceptance:
         return (self.accepted + prior) / (self.expected + prior) if prior else 1.0
 
     def observe(self, accepted: float, expected: float, drafts: float, memory: float) -> None:
-        """Learn from more drafts, of which older ones count less too; those until now count ``memory`` times as much."""
+        """Learn from more drafts, of which older ones count less; those until now count ``memory`` times as much."""
         self.accepted = memory * self.accepted + accepted
         self.expected = memory * self.expected + expected
         self.drafts = memory * self.drafts + drafts
@@ -136,7 +138,7 @@ class Offers:
     together: int
 
     def budgets(self, rows: DraftingRows) -> tuple[Ints, Floats]:
-        """[L, R]: the drafts that are worth it for each row at present, and the tokens that they gain if it goes on like this."""
+        """[L, R]: the drafts that are worth it for each row at present, and the tokens that they are to gain."""
         prices, another = self.prices[:, None], (self.prices * self.another)[:, None]
         held = (rows.survival[:, 1:] >= another[:, :, None]).sum(2)
         wanted = np.minimum(held, self.longest[:, None])
@@ -155,7 +157,9 @@ class Offers:
         return budgets, np.where(worth > tokens * steady, gained, 0.0)
 
     def budget(self, row: DraftingRow, rates: Sequence[float], prior: float) -> int:
-        """What `budgets` of a single offer has for one row. Arrays of so few rows would take the host several times as long.
+        """What `budgets` of a single offer has for one row.
+
+        Arrays of so few rows would take the host several times as long.
 
         ``rates`` and ``prior`` are those of `DraftingRows.of`.
         """

@@ -1,11 +1,12 @@
 """``ParallelHead``: drafts all tokens of a round in one pass of a head, in the manner of P-EAGLE.
 
-It differs from `draftline.spec.eagle3` in its rounds only. The pass reads the last K + 1 entries, as there, and one entry for
-each draft behind the first. These entries have no token yet, and no hidden state: they have a trained vector for their
-distance, and the hidden state of the last entry before them. The next round writes over their keys and values.
+It differs from `draftline.spec.eagle3` in its rounds only. The pass reads the last K + 1 entries, as there, and one
+entry for each draft behind the first. These entries have no token yet, and no hidden state: they have a trained vector
+for their distance, and the hidden state of the last entry before them. The next round writes over their keys and
+values.
 
-A draft does not know the drafts before it, so it is right less often than a sequential head's. In return, a round takes the
-time of one pass.
+A draft does not know the drafts before it, so it is right less often than a sequential head's. In return, a round takes
+the time of one pass.
 """
 
 from __future__ import annotations

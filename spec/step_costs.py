@@ -15,7 +15,7 @@ from typing_extensions import override
 
 
 class CostTable:
-    """Steps that are padded to the row with the most drafts, as CUDA graphs are: fewer drafts of another row save nothing.
+    """Steps padded to the row with the most drafts, as CUDA graphs are: fewer drafts of another row save nothing.
 
     Row counts are rounded up to the next measured one.
     """
@@ -39,7 +39,7 @@ class CostTable:
         return self._seconds[self._rows[index], drafts]
 
     def of_drafts(self, rows: int, drafts: int, longest: int) -> float:
-        """Seconds of a step of this many rows with ``drafts`` drafts together, and ``longest`` for the row with the most."""
+        """Seconds of a step of so many rows with ``drafts`` drafts together, and ``longest`` for one row at most."""
         return self.seconds(rows, self.draft_lens[bisect_left(self.draft_lens, longest)])
 
     def of_another(self, rows: int, longest: int) -> float:
@@ -48,7 +48,7 @@ class CostTable:
 
     @property
     def a_token(self) -> float:
-        """Seconds of one token more in the largest step, at least a microsecond: what a prompt's token probably takes."""
+        """Seconds of one token more in the largest step, at least 1 µs: what a prompt's token probably takes."""
         rows, drafts = self._rows[-1], self.draft_lens[-1]
         longer = self.seconds(rows, drafts) - self.seconds(rows, 0)
         return max(1e-6, longer / (rows * max(1, drafts)))
@@ -74,7 +74,7 @@ class RaggedCostTable(CostTable):
 
 @dataclass(frozen=True, slots=True)
 class CatchUpCost:
-    """Seconds in which a drafter catches up with known tokens: ``base + a_token * tokens``, and nothing for no token."""
+    """Seconds in which a drafter catches up with known tokens: ``base + a_token * tokens``, or 0 for none."""
 
     base: float = 0.0
     a_token: float = 0.0
@@ -95,20 +95,23 @@ NO_CATCH_UP = CatchUpCost()
 
 
 _JITTER, _PROMPT_JITTER = 0.1**2, 0.3**2
-"""The variance of a step's duration, in logarithms like all of these, and what prompts add to it where the step is all theirs."""
+"""The variance of a step's duration, in logarithms like all of these, and what prompts add to it where the step is all
+theirs."""
 
 _AT_FIRST = 0.1**2, 0.3**2, 1.5**2
-"""The variances of the three factors before any step: the measurement was minutes ago, had few rounds of each kind of step, and no
-prompts."""
+"""The variances of the three factors before any step: the measurement was minutes ago, had few rounds of each kind of
+step, and no prompts."""
 
 _CHANGES = 0.01**2, 0.001**2, 0.02**2
 """What a step adds to these variances."""
 
 _MAX_OFF = math.log(1.5)
-"""A step that takes longer than expected counts as if it took this much longer: something else may have disturbed it."""
+"""A step that takes longer than expected counts as if it took this much longer: something else may have disturbed
+it."""
 
 _ALL_OF_FIRST, _LATER_EVERY = 16, 3
-"""Of steps that all have drafts, or all none, the first so many teach, and later one in so many: the host has little time."""
+"""Of steps that all have drafts, or all none, the first so many teach, and later one in so many: the host has little
+time."""
 
 _MIN_RATIO = 1e-3
 """A coarse clock may see no time at all pass."""
@@ -117,14 +120,15 @@ _MIN_RATIO = 1e-3
 class Pace:
     """By which factors steps take longer at present than they were measured.
 
-    - One factor is that of all steps: other programs run, or histories are longer than the measured ones. It changes all the time.
+    - One factor is that of all steps: other programs run, or histories are longer than the measured ones. It changes
+      all the time.
     - Steps with drafts have another one on top of it, which hardly changes: an error of the measurement, or a host that
       takes longer for drafts than the device.
-    - Prompts that a step computes have a third one, since they were not measured. Where requests come and go, hardly a step
-      is without them.
+    - Prompts that a step computes have a third one, since they were not measured. Where requests come and go, hardly a
+      step is without them.
 
-    An extended Kalman filter (Kalman 1960, https://doi.org/10.1115/1.3662552) divides what a step shows between them: by what is
-    known less. Otherwise longer histories, or prompts, would look like expensive drafts.
+    An extended Kalman filter (Kalman 1960, https://doi.org/10.1115/1.3662552) divides what a step shows between them:
+    by what is known less. Otherwise longer histories, or prompts, would look like expensive drafts.
     """
 
     def __init__(self) -> None:
@@ -146,8 +150,8 @@ class Pace:
         Args:
             seconds: the time that it took, at least 0.
             decodes: what its decodes or verifies take as measured, more than 0.
-            drafting: whether it had drafts. If the step before had not, or the other way round, it is ignored: a host that is late
-                still works for the step before.
+            drafting: whether it had drafts. If the step before had not, or the other way round, it is ignored: a host
+                that is late still works for the step before.
             prompts: what its prompts were expected to take.
         """
         if drafting is not self._drafting:

@@ -16,8 +16,8 @@ from draftline.engine.errors import UsageError
 class AnswerFile:
     """The answers so far, and the place to add more. A context manager that closes the file.
 
-    Each line is written at once, and the file belongs to one process at a time. If a run was killed in the middle of a line,
-    the next one removes that piece.
+    Each line is written at once, and the file belongs to one process at a time. If a run was killed in the middle of a
+    line, the next one removes that piece.
 
     Attributes:
         answered: the names of the requests that have an answer.

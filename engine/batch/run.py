@@ -30,7 +30,10 @@ _REFUSED = (401, 403)
 
 
 class BatchStoppedError(DraftlineError):
-    """The server of a batch cannot be reached, or refuses all of it. Requests without an answer are sent by the next run."""
+    """The server of a batch cannot be reached, or refuses all of it.
+
+    Requests without an answer are sent by the next run.
+    """
 
 
 async def run_batch(

@@ -92,7 +92,8 @@ UNEVEN_WORKLOADS = (
     Workload("uneven64", 64, (300, 300), (256, 256), longest=(3500, 256)),
     Workload("uneven600", 600, (100, 400), (40, 120), longest=(6000, 700)),
 )
-"""One prompt is much longer than the others, in a batch, and while others come and go. Run by name only, ``uneven600`` with 64 at a time."""
+"""One prompt is much longer than the others, in a batch, and while others come and go. Run by name only, ``uneven600``
+with 64 at a time."""
 
 WORKLOADS = {
     workload.name: workload for workload in (*GPU_WORKLOADS, *LARGE_MODEL_WORKLOADS, *UNEVEN_WORKLOADS, *CPU_WORKLOADS)

@@ -46,8 +46,8 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Measure a constraint.
 
-    The first, constrained round warms up, and says how long each answer is. An unconstrained answer gets the same length,
-    so that both sides generate as many tokens for each prompt.
+    The first, constrained round warms up, and says how long each answer is. An unconstrained answer gets the same
+    length, so that both sides generate as many tokens for each prompt.
 
     Args:
         llm: the engine.

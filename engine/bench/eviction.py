@@ -1,7 +1,7 @@
 """Eviction policies of the prefix cache under memory pressure, on the real block pool with traces of the workloads.
 
-A trace is the order in which turns begin and end; a cache of a given size sees it with each policy. Nothing is computed:
-the question is how many prompt tokens a policy finds. ``segmented`` is the engine's own tree.
+A trace is the order in which turns begin and end; a cache of a given size sees it with each policy. Nothing is
+computed: the question is how many prompt tokens a policy finds. ``segmented`` is the engine's own tree.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Noise: how far repeated measurements spread, and whether two of them differ by more than that.
 
-The rule needs no assumption on the distribution: a difference counts where every round shows it, or, without pairs, where
-the slowest of one side beats the fastest of the other. Fewer than three rounds show nothing.
+The rule needs no assumption on the distribution: a difference counts where every round shows it, or, without pairs,
+where the slowest of one side beats the fastest of the other. Fewer than three rounds show nothing.
 """
 
 from __future__ import annotations

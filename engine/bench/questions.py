@@ -13,7 +13,7 @@ OWN = 64
 
 
 def read_questions(path: Path | None, limit: int | None) -> list[str]:
-    """The prompts of a dataset, the first of each conversation, or the lines of a plain text; without a file, generated texts.
+    """The first prompts of a dataset's conversations, or the lines of a plain text; without a file, generated texts.
 
     At most ``limit``, spread evenly over the file.
 

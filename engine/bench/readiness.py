@@ -13,8 +13,8 @@ _PAUSE_S = 0.1
 def wait_until_ready(stats: Callable[[], EngineStats]) -> None:
     """Wait until an engine has the kernels that few requests need, and its CUDA graphs.
 
-    Kernels are compiled beside its steps after a machine's first start, graphs are captured while it has no work. Meanwhile, steps may
-    take longer (docs/tuning.md#behind-a-start).
+    Kernels are compiled beside its steps after a machine's first start, graphs are captured while it has no work.
+    Meanwhile, steps may take longer (docs/tuning.md#behind-a-start).
 
     Args:
         stats: the engine's state now.

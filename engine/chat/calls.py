@@ -112,7 +112,7 @@ def as_tools(tools: object, path: str) -> tuple[Tool, ...]:
 
 
 def as_tool_choice(choice: object, tools: Sequence[Tool], path: str = "tool_choice") -> ToolChoice:
-    """Convert a choice: a `ToolChoice`, "auto", "none", "required", or OpenAI's mapping of a function or of allowed tools.
+    """Convert a choice: a `ToolChoice`, "auto", "none", "required", or OpenAI's mapping of functions.
 
     Raises:
         InvalidRequestError: it is something else, or allows what is none of ``tools``.

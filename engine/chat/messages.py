@@ -76,7 +76,8 @@ class Chat:
             messages: the messages; see `Message`.
             rendering: the choices of the chat template.
             tools: the functions that the model may call: `Tool`, or mappings in OpenAI's form.
-            tool_choice: "auto", "none", "required", OpenAI's mapping of a function or of allowed tools, or a `ToolChoice`.
+            tool_choice: "auto", "none", "required", OpenAI's mapping of a function or of allowed tools, or a
+                `ToolChoice`.
             parallel_tool_calls: whether an output may make several calls.
             max_reasoning_tokens: the reasoning ends within this many tokens, its marks included.
 

@@ -176,7 +176,10 @@ async def _serving(channel: grpc.aio.Channel) -> None:
 
 @asynccontextmanager
 async def _server(console: Console, engine: EngineConfig) -> AsyncIterator[str]:
-    """Start a server process on a free loopback port, and yield its address. Stops it at the end, and reports its exit."""
+    """Start a server process on a free loopback port, and yield its address.
+
+    Stops it at the end, and reports its exit.
+    """
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "stderr").open("w+b") as log:
         config = Path(folder) / "engine.yaml"
         config.write_text(yaml.safe_dump(engine.model_dump(exclude_unset=True)))
@@ -213,7 +216,9 @@ async def _address(process: asyncio.subprocess.Process, log: IO[bytes]) -> str:
 
 
 async def _failure(process: asyncio.subprocess.Process, log: IO[bytes], error: grpc.aio.AioRpcError) -> DemoError:
-    """Explain a failed call. Where the connection broke the server has mostly died, and its process ends a little later.
+    """Explain a failed call.
+
+    Where the connection broke the server has mostly died, and its process ends a little later.
 
     A server that ends may cancel its calls before the connection breaks.
     """

@@ -43,7 +43,8 @@ def generate(
 ) -> None:
     """Complete a prompt, and print the text as it comes.
 
-    The text goes to standard output. A summary goes to standard error: tokens, speed, why the output ended, and its seed.
+    The text goes to standard output. A summary goes to standard error: tokens, speed, why the output ended, and its
+    seed.
 
     **Examples**
 

@@ -1,6 +1,7 @@
 """``late_group``: a group of commands, each of which is imported when it is asked for.
 
-Together they import servers, clients and benchmarks, with the libraries of all, which takes longer than most commands run.
+Together they import servers, clients and benchmarks, with the libraries of all, which takes longer than most commands
+run.
 """
 
 from __future__ import annotations

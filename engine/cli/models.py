@@ -1,4 +1,4 @@
-"""Finding models before torch is imported, so that a wrong name is reported at once and not after seconds of imports."""
+"""Finding models before torch is imported, so that a wrong name is reported at once."""
 
 from __future__ import annotations
 

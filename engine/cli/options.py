@@ -1,7 +1,7 @@
 """Command line options made from the fields of option models, so that each option is described in one place.
 
-A command takes whole models (``def serve(engine: EngineConfig, server: ServerConfig)``). `command` gives it an option for each
-of their fields, and ``--config`` where one of them is a configuration. The models validate the values.
+A command takes whole models (``def serve(engine: EngineConfig, server: ServerConfig)``). `command` gives it an option
+for each of their fields, and ``--config`` where one of them is a configuration. The models validate the values.
 """
 
 from __future__ import annotations

@@ -46,13 +46,13 @@ def run_batch(
 ) -> None:
     """Answer the requests of a file.
 
-    A line is one of OpenAI's batch requests (`custom_id`, `url`, `body`), or a plain prompt: a JSON text, or an object with
-    `prompt` or `messages` and other fields of a body. Sampling options and a constraint are for plain prompts.
+    A line is one of OpenAI's batch requests (`custom_id`, `url`, `body`), or a plain prompt: a JSON text, or an object
+    with `prompt` or `messages` and other fields of a body. Sampling options and a constraint are for plain prompts.
 
     An answer has OpenAI's form, an error too. A run that was killed goes on where it was: run the same command again.
 
-    Exit codes: 0, every request has an answer; 3, all have their lines, and some of these are errors; 1, the run stopped
-    early; 2, wrong usage.
+    Exit codes: 0, every request has an answer; 3, all have their lines, and some of these are errors; 1, the run
+    stopped early; 2, wrong usage.
 
     **Examples**
 

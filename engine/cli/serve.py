@@ -39,8 +39,8 @@ READY = "ready: "
 def serve(engine: EngineConfig, server: ServerConfig) -> None:
     """Serve a model over gRPC, and over HTTP with --http-port.
 
-    Sessions, generation, health and reflection are on one port, OpenAI's API is on another. SIGTERM or SIGINT lets running
-    requests finish, for at most --drain-timeout seconds; a second signal ends the server at once.
+    Sessions, generation, health and reflection are on one port, OpenAI's API is on another. SIGTERM or SIGINT lets
+    running requests finish, for at most --drain-timeout seconds; a second signal ends the server at once.
 
     **Examples**
 

@@ -23,7 +23,8 @@ def token(
 ) -> None:
     """Make a bearer token, and hash it for a server's --tokens file.
 
-    The entry for the file goes to standard output. The token goes to standard error: it is shown once, and stored nowhere.
+    The entry for the file goes to standard output. The token goes to standard error: it is shown once, and stored
+    nowhere.
 
     **Examples**
 

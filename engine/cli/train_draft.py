@@ -23,10 +23,10 @@ def train_draft(
 ) -> None:
     """Train a draft model or head on the model's own answers.
 
-    The draft model has a few of the model's layers, and shares its embeddings. A head (`--kind eagle3`) has one layer, and
-    reads the model's hidden states. A parallel head (`--kind parallel`) drafts all tokens in one pass. The checkpoint with
-    the longest acceptance on held-out prompts is kept, and compared with n-gram lookup. Training is made for a GPU: a
-    model of 135 million parameters takes some minutes there.
+    The draft model has a few of the model's layers, and shares its embeddings. A head (`--kind eagle3`) has one layer,
+    and reads the model's hidden states. A parallel head (`--kind parallel`) drafts all tokens in one pass. The
+    checkpoint with the longest acceptance on held-out prompts is kept, and compared with n-gram lookup. Training is
+    made for a GPU: a model of 135 million parameters takes some minutes there.
 
     **Examples**
 

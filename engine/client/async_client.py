@@ -1,8 +1,8 @@
 """``AsyncClient``: a server's engine for asyncio programs. All requests share one Session stream.
 
-A request is sent again where the queue is full or the server is away. If some of its output has arrived, it is sent again
-only if its output is certain: if it is seeded or greedy. The client then checks that the tokens that it has seen come
-again. The caller sees one request.
+A request is sent again where the queue is full or the server is away. If some of its output has arrived, it is sent
+again only if its output is certain: if it is seeded or greedy. The client then checks that the tokens that it has seen
+come again. The caller sees one request.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _OPTIONS = [
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # The retry policy decides how long to wait, not the channel. gRPC's min_reconnect_backoff_ms is none of these: it is how long
-    # a connection may take, and a busy server's TLS handshake takes longer than any backoff.
+    # The retry policy decides how long to wait, not the channel. gRPC's min_reconnect_backoff_ms is none of these: it
+    # is how long a connection may take, and a busy server's TLS handshake takes longer than any backoff.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
@@ -102,8 +102,8 @@ class AsyncClient:
             retry: when to send a request again; `RetryPolicy`'s defaults where None.
 
         Raises:
-            InvalidRequestError: the address is no text, or a URL; an argument has another type; a file of ``tls`` cannot be
-                used; or the token has a character that no HTTP header can hold.
+            InvalidRequestError: the address is no text, or a URL; an argument has another type; a file of ``tls``
+                cannot be used; or the token has a character that no HTTP header can hold.
         """
         if not is_grpc_address(address):
             raise InvalidRequestError(FieldViolation("address", f"must be host:port of a gRPC server, not {address!r}"))
@@ -144,8 +144,8 @@ class AsyncClient:
                 waits included.
 
         Returns:
-            The request in flight. Its errors are raised where its outputs are awaited. The ``prompt_token_ids`` of a text
-            stay empty: the server tokenizes it.
+            The request in flight. Its errors are raised where its outputs are awaited. The ``prompt_token_ids`` of a
+            text stay empty: the server tokenizes it.
 
         Raises:
             InvalidRequestError: an argument has a wrong type.
@@ -167,7 +167,8 @@ class AsyncClient:
         Args:
             prompts: one prompt, or several. A list of ints is one prompt of token ids.
             sampling_params: for all prompts, or a list with one for each.
-            constraint: a constraint on every output, or a list with one for each prompt. A type stands for its `Schema`.
+            constraint: a constraint on every output, or a list with one for each prompt. A type stands for its
+                `Schema`.
             use_tqdm: show a progress bar on standard error.
             **options: see `submit`.
 
@@ -201,8 +202,8 @@ class AsyncClient:
     ) -> list[Extraction[T]]:
         """Read a value of a type out of every text. See `draftline.LLM.extract`.
 
-        At most twice the server's ``max_num_seqs`` requests are in flight. The time that the server takes to describe its
-        model counts toward the timeout.
+        At most twice the server's ``max_num_seqs`` requests are in flight. The time that the server takes to describe
+        its model counts toward the timeout.
 
         Raises:
             InvalidRequestError: an argument for all texts is wrong.
@@ -291,7 +292,10 @@ class AsyncClient:
         raise AssertionError
 
     def open_session(self) -> ClientSession:
-        """Open a stream of its own: one request is one attempt, and its updates go to a callback. For load generators."""
+        """Open a stream of its own: one request is one attempt, and its updates go to a callback.
+
+        For load generators.
+        """
         return ClientSession(partial(self._stub.Session, metadata=self._metadata))
 
     async def close(self) -> None:

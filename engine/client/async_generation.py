@@ -1,8 +1,8 @@
 """``AsyncGeneration``: one request of `AsyncClient` in flight, over all of its attempts.
 
-A request is sent again where the queue is full or the server is away. If some of its output has arrived, it is sent again
-only if its output is certain: if it is seeded or greedy. The client then checks that the tokens that it has seen come
-again. The caller sees one request.
+A request is sent again where the queue is full or the server is away. If some of its output has arrived, it is sent
+again only if its output is certain: if it is seeded or greedy. The client then checks that the tokens that it has seen
+come again. The caller sees one request.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class AsyncGeneration(Generic[T]):
         return self._task.result()
 
     def cancel(self) -> None:
-        """End the request: its unfinished outputs get the finish reason ``cancelled``. No effect on a finished request."""
+        """End the request: its unfinished outputs get the finish reason ``cancelled``. No effect after the end."""
         self._end(None)
 
     def fail(self, error: Exception) -> None:

@@ -75,8 +75,8 @@ class ClientSession:
         await asyncio.wait({self._reading})
 
     async def _requests(self) -> AsyncIterator[pb.SessionRequest]:
-        # A server that refuses the stream ends it at once. If a message is written meanwhile, gRPC reports the failed write
-        # instead of the server's status. So nothing is written until the server has accepted the stream.
+        # A server that refuses the stream ends it at once. If a message is written meanwhile, gRPC reports the failed
+        # write instead of the server's status. So nothing is written until the server has accepted the stream.
         with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._call.initial_metadata()), _ACCEPTANCE_S)
         while (message := await self._outbox.get()) is not None:

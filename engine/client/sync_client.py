@@ -93,7 +93,7 @@ class Generation(Generic[T]):
         return self._loop.run(self._generation.result())
 
     def cancel(self) -> None:
-        """End the request: its unfinished outputs get the finish reason ``cancelled``. No effect on a finished request."""
+        """End the request: its unfinished outputs get the finish reason ``cancelled``. No effect after the end."""
         with suppress(CallFailedError):  # the client is closed: the request has ended
             self._loop.run(_call(self._generation.cancel))
 
@@ -215,8 +215,8 @@ async def _call(function: Any) -> None:
 
 async def _end_others() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    # gRPC waits in tasks for the ends of cancelled calls. An end that came after the loop's would be an error in the log of
-    # another client's loop, which delivers the events of all.
+    # gRPC waits in tasks for the ends of cancelled calls. An end that came after the loop's would be an error in the
+    # log of another client's loop, which delivers the events of all.
     if others:
         _, others = await asyncio.wait(others, timeout=_CLOSING_S)
     for task in others:

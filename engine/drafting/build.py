@@ -60,7 +60,7 @@ def with_embedded_draft(config: EngineConfig) -> EngineConfig:
 
 
 class DrafterBuilder:
-    """Loads a drafter's weights, then builds the drafter, once it is known how many blocks its cache has, and its policy.
+    """Loads a drafter's weights; then, once the number of its cache's blocks is known, builds it and its policy.
 
     Attributes:
         max_draft_tokens: the most that it will draft at once.

@@ -1,8 +1,8 @@
 """``CachedDrafting``: drafting with a drafter that has a KV cache of its own, which has to follow the target's.
 
-The drafter's keys and values use the block ids of the target's cache, but the target's forward pass does not write them:
-sequences that do not draft cost the drafter nothing. So a sequence's draft cache may lack tokens: its prompt, tokens
-decided while drafting was off, a prefix hit. Before such a sequence drafts, the drafter catches up. This is the
+The drafter's keys and values use the block ids of the target's cache, but the target's forward pass does not write
+them: sequences that do not draft cost the drafter nothing. So a sequence's draft cache may lack tokens: its prompt,
+tokens decided while drafting was off, a prefix hit. Before such a sequence drafts, the drafter catches up. This is the
 scheduler's rule again: computed tokens catch up with known ones.
 
 Three facts say which tokens the draft cache has:
@@ -10,8 +10,8 @@ Three facts say which tokens the draft cache has:
 - Blocks that the drafter has filled are remembered with their generation, the number of times that they have been
   allocated. A block's contents are void once it has another owner. So a prefix hit tells how much of it the drafter has
   seen.
-- A sequence whose last step had drafts lacks at most a few of its newest tokens, however many were accepted, and the next
-  round begins with these. It is *current*. This needs no count, so it holds while steps are in flight, too.
+- A sequence whose last step had drafts lacks at most a few of its newest tokens, however many were accepted, and the
+  next round begins with these. It is *current*. This needs no count, so it holds while steps are in flight, too.
 - For any other sequence there is a lower bound of its draft cache. Catching up begins there and ends before the newest
   tokens that the sequence can have. Where the sequence has fewer, positions behind them are written again later.
 
@@ -55,7 +55,7 @@ def known_tokens(sequence: Sequence) -> int:
 
 
 def tokens_with_states(sequence: Sequence) -> int:
-    """The tokens that a head can read: the computed ones and one more, since it reads a token with the hidden state before it."""
+    """The tokens that a head can read: the computed ones, and one more. It reads the hidden state before each."""
     return sequence.computed + 1
 
 
@@ -79,7 +79,7 @@ class _Coverage:
 
 
 class CachedDrafting(WrappedPolicy):
-    """Another policy's draft lengths, as far as the draft cache allows, and the tokens that it must catch up with first."""
+    """Another policy's draft lengths, as far as the draft cache allows, and the tokens to catch up with first."""
 
     def __init__(
         self,
@@ -125,7 +125,8 @@ class CachedDrafting(WrappedPolicy):
             return max(wanted, 0)
         if wanted <= 0 or len(sequence.tokens) < needs.round_begins_with or needs.readable(sequence) < known:
             return 0
-        # Not in this step if the draft cache lacks more tokens than the step may catch up with: as many as fit, and go on.
+        # Not in this step if the draft cache lacks more tokens than the step may catch up with: as many as fit, and go
+        # on.
         lacking = self._lacking(sequence)
         if lacking > self._left:
             if self._left:
@@ -180,7 +181,7 @@ class CachedDrafting(WrappedPolicy):
         return self._filled.get(block) == self._generation(block)
 
     def _blocks_changed(self, slots: set[int], rows: Iterable[Row]) -> None:
-        """The rows in ``slots`` have other blocks: more, or the prefix tree's in the place of equal ones of their own."""
+        """The rows in ``slots`` have other blocks: more, or the prefix tree's in place of their own equal ones."""
         for row in rows:
             sequence = row.sequence
             if row.slot not in slots or sequence not in self._covered:

@@ -1,7 +1,7 @@
 """``CostCache``: measured step costs in a folder, so that later engines need not measure them.
 
-A file is named by a digest of all that a step's duration depends on (`engine_digest`). It is read for a week: the machine
-may have been busy while it was measured. The cache only saves time:
+A file is named by a digest of all that a step's duration depends on (`engine_digest`). It is read for a week: the
+machine may have been busy while it was measured. The cache only saves time:
 a file that cannot be read, or does not have the costs that are asked for, counts as absent.
 """
 

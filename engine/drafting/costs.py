@@ -52,8 +52,8 @@ def measure_costs(
         known: tokens of each sequence; see `measured_context`.
         row_counts: rows to measure.
         draft_lens: drafts a row to measure.
-        rounds: how often each step is timed, or fewer times where it is long. The fastest counts: disturbances only make
-            a step slower.
+        rounds: how often each step is timed, or fewer times where it is long. The fastest counts: disturbances only
+            make a step slower.
     """
     steps = {
         (count, drafts): _Step(tuple(_row(slot, known, drafts) for slot in range(count)))
@@ -70,7 +70,10 @@ def caught_up_tokens(known: int) -> tuple[int, int]:
 
 @torch.inference_mode()
 def measure_catch_up(runner: Runner, table: SlotTable, known: int, tokens: Iterable[int], rounds: int) -> Costs:
-    """Time how long the drafter takes to read so many tokens of a sequence. The table and ``known`` are as for `measure_costs`."""
+    """Time how long the drafter takes to read so many tokens of a sequence.
+
+    The table and ``known`` are as for `measure_costs`.
+    """
     rows = (_row(0, known, 0),)
     plain = _Step(rows)
     steps = {count: _Step(rows, (DraftChunk(0, 0, min(count, known - 1)),)) for count in tokens}

@@ -36,7 +36,8 @@ from draftline.spec.lookup_first import LookupFirst, LookupInstead
 from draftline.spec.parallel_head import ParallelHead
 
 _WORTH_TWO_SUMS = 20 << 20
-"""Bytes that take a GPU longer to read than two sums between ranks take: 5 µs at 4 TB/s. A layer counts with its share of the head."""
+"""Bytes that take a GPU longer to read than two sums between ranks take: 5 µs at 4 TB/s. A layer counts with its share
+of the head."""
 
 
 class LoadedDraft(Protocol):
@@ -193,7 +194,10 @@ def load_draft(
 
 
 def _worthwhile_ranks(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, size: int) -> int:
-    """How many of ``size`` ranks should share a draft model: all, or one. Ranks agree, since they read the same checkpoint."""
+    """How many of ``size`` ranks should share a draft model: all, or one.
+
+    Ranks agree, since they read the same checkpoint.
+    """
     if device.type == "cpu" or not fits(checkpoint.config, size):
         return 1
     of_layer = weight_bytes(checkpoint, dtype) / checkpoint.config.num_layers

@@ -27,7 +27,8 @@ _OUTPUT_MEMORY = 0.95
 """Decay of the mean length of outputs."""
 
 _CHOICE_SHARE = 0.01
-"""The share of the steps' time that choices of their drafts may take. The host often has less time than a small model's step."""
+"""The share of the steps' time that choices of their drafts may take. The host often has less time than a small model's
+step."""
 
 _MAX_STEPS = 64
 """The most steps for which a choice stands, however long it takes."""
@@ -36,7 +37,8 @@ _CHOICE_MEMORY = 0.8
 """Decay of the mean duration of choices."""
 
 _LEARNED_ROWS = 16
-"""About so many sequences of a step teach what drafts are right. All of many would take the host long, and tell hardly more."""
+"""About so many sequences of a step teach what drafts are right. All of many would take the host long, and tell hardly
+more."""
 
 _TAUGHT_EVERY = 3
 """Where there are more sequences than teach, only one step in so many does."""

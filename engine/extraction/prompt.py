@@ -1,4 +1,7 @@
-"""``ExtractionPrompt``: the prompt around each text. What all texts share comes first, so the prefix cache has it once."""
+"""``ExtractionPrompt``: the prompt around each text.
+
+What all texts share comes first, so the prefix cache has it once.
+"""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ class Extraction(Generic[T]):
 
     Attributes:
         index: the text's index in the call.
-        error: None, or why there is no value: `IncompleteOutputError`, `InvalidOutputError`, or the error that refused or
-            ended the request.
+        error: None, or why there is no value: `IncompleteOutputError`, `InvalidOutputError`, or the error that refused
+            or ended the request.
         output: the last answer; None where there was none.
         attempts: the number of requests.
     """

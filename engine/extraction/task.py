@@ -1,4 +1,4 @@
-"""From the arguments of an ``extract`` call to the `Attempts` of each text, and their way through an engine with asyncio."""
+"""From the arguments of ``extract`` to the `Attempts` of each text, and their way through an engine with asyncio."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class ExtractionOptions(RequestOptions, Generic[T], total=False):
     """Texts with their values; none by default."""
 
     retry: int
-    """How often a text is tried again, with another seed and the error, after an answer that is no value; 0 by default."""
+    """How often a text is tried again, with another seed and the error, after an answer that is no value; 0 by
+    default."""
 
     use_tqdm: bool
     """Show a progress bar on standard error: texts done, failed, and their rate. True by default."""
@@ -103,8 +104,8 @@ async def run_attempts(
 
     Args:
         attempts: one for each text.
-        ask: sends a request and waits for its output. It raises the error that refused or ended the request, and calls the
-            function once the output has begun, or more often.
+        ask: sends a request and waits for its output. It raises the error that refused or ended the request, and calls
+            the function once the output has begun, or more often.
         max_in_flight: limit of requests at once.
         show_progress: show a progress bar on standard error.
     """

@@ -1,7 +1,7 @@
 """A rank other than 0: ``python -m draftline.engine.parallel.follower SOCKET MEMORY WAKE``, which `Ranks` starts.
 
-It has its part of the target, and of a draft model that the ranks share, caches for its heads, and a slot table. It carries
-out each plan as rank 0's runner does, and gets drafts and samples from there.
+It has its part of the target, and of a draft model that the ranks share, caches for its heads, and a slot table. It
+carries out each plan as rank 0's runner does, and gets drafts and samples from there.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class ReceivedSamples:
 class RankZerosDrafter(NoDrafter):
     """Stands for rank 0's drafter, whose drafts this rank receives.
 
-    A drafter that reads the output of the target's last layer needs that of all tokens. Then every rank has to compute them.
+    A drafter that reads the output of the target's last layer needs that of all tokens. Then every rank has to compute
+    them.
     """
 
     def __init__(self, last_read: int) -> None:

@@ -55,7 +55,8 @@ class RankGroup:
         Args:
             group: the ranks that have met.
             device: where this rank's part of the model is.
-            begun: is called when an exchange begins: of a step's drafts or samples, and on a CPU of what is summed or joined.
+            begun: is called when an exchange begins: of a step's drafts or samples, and on a CPU of what is summed or
+                joined.
         """
         self._host, self._begun = ProcessCollectives(group, begun), begun
         self.collectives: Collectives = self._host

@@ -1,7 +1,8 @@
-"""``Ranks``: the other ranks of a tensor-parallel engine, each a process that rank 0 starts, tells its plans, and watches.
+"""``Ranks``: the other ranks of a tensor-parallel engine, processes that rank 0 starts, sends plans to, and watches.
 
-A rank that dies, shows no life for `_SILENT_S`, or lets the others wait for as long, ends the engine: the ranks wait for one
-another within every step, so none can go on alone. The watchdog then kills the others, which frees rank 0 from waiting for them.
+A rank that dies, shows no life for `_SILENT_S`, or lets the others wait for as long, ends the engine: the ranks wait
+for one another within every step, so none can go on alone. The watchdog then kills the others, which frees rank 0 from
+waiting for them.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from draftline.spec.drafter import DraftChunk
 logger = logging.getLogger(__name__)
 
 _SILENT_S = 4.0
-"""Seconds without a sign of life after which a rank that was ready counts as hung; or, if it is alive, without its part in a
-step that others wait for."""
+"""Seconds without a sign of life after which a rank that was ready counts as hung; or, if it is alive, without its part
+in a step that others wait for."""
 
 _STARVED_S = 30.0
 """The same for a rank that could run, but that a loaded machine may not let run."""
@@ -60,7 +61,8 @@ _LOADING = 15.0
 _WATCH_S = 0.25
 _POLL_S = 0.02
 _GRACE_S = 2.0
-"""Seconds for the engine to end by itself once a rank is lost. Waiting for a GPU cannot be broken off, so the process ends."""
+"""Seconds for the engine to end by itself once a rank is lost. Waiting for a GPU cannot be broken off, so the process
+ends."""
 
 
 class StartedRanks(OtherRanks):
@@ -88,8 +90,8 @@ class StartedRanks(OtherRanks):
 _DIVIDED = count()
 """How many models this process has divided between GPUs.
 
-torch numbers the meetings of peer memory by process. Rank 0's second meeting would wait forever for the first one of a new
-process.
+torch numbers the meetings of peer memory by process. Rank 0's second meeting would wait forever for the first one of a
+new process.
 """
 
 
@@ -102,7 +104,8 @@ def start_ranks(config: EngineConfig, shape: ModelConfig, device: torch.device) 
         device: rank 0's.
 
     Raises:
-        ModelLoadError: the model cannot be divided between so many ranks, or this process has divided one between GPUs before.
+        ModelLoadError: the model cannot be divided between so many ranks, or this process has divided one between GPUs
+            before.
     """
     if config.tensor_parallel_size == 1:
         return StartedRanks()

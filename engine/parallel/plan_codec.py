@@ -1,7 +1,8 @@
 """Plans as int32 words: what a rank needs of a plan to compute its forward pass, in one layout.
 
-The layout: the numbers of rows, of admitted rows, of new blocks and of the drafter's chunks; six words for each row, four for
-each admitted row, three for each block and each chunk; and the admitted sequences' tokens, one sequence after another.
+The layout: the numbers of rows, of admitted rows, of new blocks and of the drafter's chunks; six words for each row,
+four for each admitted row, three for each block and each chunk; and the admitted sequences' tokens, one sequence after
+another.
 """
 
 from __future__ import annotations

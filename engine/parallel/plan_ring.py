@@ -1,8 +1,9 @@
 """``PlanSender`` and ``PlanReceiver``: step plans from rank 0 to the others, through shared memory.
 
-A message is a run of int32 words behind its length. The memory is a ring: the sender waits while a message would overwrite
-what a receiver has not read, so a message may be longer than the ring. An eventfd wakes each receiver, which takes a
-microsecond to write. Both are files without a name, which the receivers inherit: two engines on one host cannot meet.
+A message is a run of int32 words behind its length. The memory is a ring: the sender waits while a message would
+overwrite what a receiver has not read, so a message may be longer than the ring. An eventfd wakes each receiver, which
+takes a microsecond to write. Both are files without a name, which the receivers inherit: two engines on one host cannot
+meet.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from collections.abc import Callable
 import numpy as np
 
 _HEADER = 64
-"""int64: the words written so far, then the words that each receiver has read; from `_PROGRESS` on, each rank's progress."""
+"""int64: the words written so far, then the words that each receiver has read; from `_PROGRESS` on, each rank's
+progress."""
 
 _PROGRESS = 32
 

@@ -1,7 +1,8 @@
 """``Progress``: how far each rank has come. ``Stalls``: which rank the others wait for, and for how long.
 
-All ranks begin the same exchanges in the same order: plans, drafts and samples, on a CPU also sums. So the ranks that have begun
-fewer than another are those that it waits for. A rank can hang while its process is well otherwise, and says so.
+All ranks begin the same exchanges in the same order: plans, drafts and samples, on a CPU also sums. So the ranks that
+have begun fewer than another are those that it waits for. A rank can hang while its process is well otherwise, and says
+so.
 """
 
 from __future__ import annotations

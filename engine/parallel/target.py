@@ -1,4 +1,4 @@
-"""``Target``: what every rank of an engine has: the target model, or its part of it, and the sizes that follow from it."""
+"""``Target``: what every rank of an engine has: the target model, or its part of it, and the resulting sizes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Target:
 
     @property
     def sample_bytes(self) -> int:
-        """Memory that graphs keep for each token that a step decides: its logits, and sampling's copies of them in float32."""
+        """Memory that graphs keep for each decided token: its logits, and sampling's copies of them in float32."""
         return self.shape.vocab_size * (self.model.dtype.itemsize + 2 * torch.float32.itemsize)
 
     def shapes(self, max_draft_tokens: int) -> StepShapes:

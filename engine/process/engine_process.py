@@ -53,8 +53,8 @@ WORKER = "draftline.engine.process.worker"
 """The module of the engine process."""
 
 _ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}
-"""Variables that the process has unless they are set here. Without a workspace for parts of sums, the vendor's library splits none, so
-that more of its products have our bits (`kernels/triton/linear/vendor.py`)."""
+"""Variables that the process has unless they are set here. Without a workspace for parts of sums, the vendor's library
+splits none, so that more of its products have our bits (`kernels/triton/linear/vendor.py`)."""
 
 _CLOSE_S = 30.0
 """Seconds in which the process must end when it is closed."""
@@ -95,8 +95,9 @@ class _RemoteJournal(CacheJournal):
 class EngineProcess:
     """The engine process and the requests that it has.
 
-    Requests come validated, tokenized and compiled. Only that process knows whether its queue is full, so `QueueFullError`
-    comes as an update. It reports the contents of its prefix cache from the first reader of `journal` on.
+    Requests come validated, tokenized and compiled. Only that process knows whether its queue is full, so
+    `QueueFullError` comes as an update. It reports the contents of its prefix cache from the first reader of `journal`
+    on.
 
     Attributes:
         process: the engine process.

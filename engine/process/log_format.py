@@ -1,4 +1,7 @@
-"""The format of the server's log: lines for people, or JSON objects for programs. Both contain a record's ``fields``."""
+"""The format of the server's log: lines for people, or JSON objects for programs.
+
+Both contain a record's ``fields``.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,9 @@ FORMATTERS: Mapping[Literal["text", "json"], type[logging.Formatter]] = {"text":
 def start_logging(level: str, form: Literal["text", "json"]) -> None:
     """Make all loggers write to standard error.
 
-    In JSON, lines that libraries write to standard error by themselves (gRPC, CUDA, an allocator that fails) become records
-    too, those of child processes included. `logging.shutdown` writes the last of them; a process that ends without its
-    interpreter's own exit calls it.
+    In JSON, lines that libraries write to standard error by themselves (gRPC, CUDA, an allocator that fails) become
+    records too, those of child processes included. `logging.shutdown` writes the last of them; a process that ends
+    without its interpreter's own exit calls it.
     """
     formatter = FORMATTERS[form]()
     handler = logging.StreamHandler() if form == "text" else _ForeignLines(formatter)

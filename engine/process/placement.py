@@ -1,7 +1,7 @@
 """Which of several engines a request goes to: the one that has the least to do for it and before it.
 
-What an engine has to do is counted in tokens of prompts. A prompt's tokens that are probably in an engine's prefix cache
-count nothing there, so requests with a common prefix meet in one engine until its queue outweighs the prefix.
+What an engine has to do is counted in tokens of prompts. A prompt's tokens that are probably in an engine's prefix
+cache count nothing there, so requests with a common prefix meet in one engine until its queue outweighs the prefix.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 OUTPUT_TOKENS = 128
-"""An output in progress counts as this many tokens of prompts: it slows the engine's other outputs, and it will go on."""
+"""An output in progress counts as this many tokens of prompts: it slows the engine's other outputs, and it will go
+on."""
 
 _MAX_BLOCKS = 1024
 """Blocks of a prompt that are looked at."""
@@ -36,7 +37,10 @@ class Load:
 
 
 class PrefixMemory:
-    """The prefixes that an engine was sent, as many as its cache has blocks. It does not ask the engine, which may differ."""
+    """The prefixes that an engine was sent, as many as its cache has blocks.
+
+    It does not ask the engine, which may differ.
+    """
 
     def __init__(self, max_blocks: int) -> None:
         """Remember at most this many blocks, those that were used last."""
@@ -88,7 +92,10 @@ class Placement:
         return chosen, len(token_ids) - known[chosen]
 
     def _hashes(self, token_ids: Sequence[int]) -> list[int]:
-        """A hash of each whole block and all tokens before it. The last token is always computed, so its block is left out."""
+        """A hash of each whole block and all tokens before it.
+
+        The last token is always computed, so its block is left out.
+        """
         size, before = self._block_size, 0
         hashes: list[int] = []
         for start in range(0, min(len(token_ids) - size, _MAX_BLOCKS * size), size):

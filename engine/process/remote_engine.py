@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 class RemoteEngine(EngineClient):
     """Engines in other processes, each with the whole model. All of them give a request the same outputs.
 
-    Requests are validated, tokenized and compiled here, and the process that has the least to do gets the result. Its queue
-    may be full, so `QueueFullError` comes as an update soon after the submission. A process that ends fails its requests; the
-    others go on. The engine has ended when all of them have.
+    Requests are validated, tokenized and compiled here, and the process that has the least to do gets the result. Its
+    queue may be full, so `QueueFullError` comes as an update soon after the submission. A process that ends fails its
+    requests; the others go on. The engine has ended when all of them have.
 
     Attributes:
         replicas: the processes.
@@ -131,7 +131,7 @@ class RemoteEngine(EngineClient):
 
     @override
     def stop_profile(self, path: Path) -> Future[None]:
-        """Stop profiling, and write the trace to the file ``path``; of several replicas, with the replica in its name."""
+        """Stop profiling, and write the trace to ``path``; with several replicas, each to a name of its own."""
         return _joined(self._run("stop_profile", path), lambda _: None)
 
     def close(self) -> None:

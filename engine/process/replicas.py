@@ -21,7 +21,7 @@ def start_replicas(
     log_format: Literal["text", "json"] = "text",
     worker: Sequence[str] = (WORKER,),
 ) -> list[EngineProcess]:
-    """Start processes that import torch and wait for `EngineProcess.load_model`, each for an engine with the whole model.
+    """Start processes that import torch and wait for `EngineProcess.load_model`, each for a replica of the model.
 
     Args:
         config: the options of each engine.

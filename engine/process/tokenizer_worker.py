@@ -1,7 +1,7 @@
 """The worker process that tokenizes long prompts: ``python -m draftline.engine.process.tokenizer_worker``.
 
-Its setup is the model's tokenizer and the engine's description. A job is a prompt; the answer is its token ids, or the error
-of the request. `draftline.engine.server.tokenizer_pool` is the other end of its pipes.
+Its setup is the model's tokenizer and the engine's description. A job is a prompt; the answer is its token ids, or the
+error of the request. `draftline.engine.server.tokenizer_pool` is the other end of its pipes.
 """
 
 from __future__ import annotations

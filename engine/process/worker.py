@@ -1,8 +1,8 @@
 """The engine process: ``python -m draftline.engine.process.worker FD``, which `EngineProcess` starts.
 
 The server process validates and tokenizes. The engine process runs steps, and sends all updates produced since its last
-message in one. Python runs one thread of a process at a time, and sending tokens to hundreds of clients takes it as long as
-a step takes the device. With two processes, a step never waits for a message to be sent.
+message in one. Python runs one thread of a process at a time, and sending tokens to hundreds of clients takes it as
+long as a step takes the device. With two processes, a step never waits for a message to be sent.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ class _Outbox:
         self._updates.extend(updates)
 
     def release(self) -> None:
-        """Send what was put. The step thread calls it when it has launched a step: sending would slow the launch down."""
+        """Send what was put.
+
+        The step thread calls it when it has launched a step: sending would slow the launch down.
+        """
         if self._updates:
             self._wake.set()
 

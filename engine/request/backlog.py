@@ -81,8 +81,8 @@ class Backlog:
 def displaced_by(request: Request, waiting: Seq[Request]) -> Request | None:
     """The waiting request to be displaced by a new one where there is room for one of them only.
 
-    It is the last one of the lowest priority of the caller with the most tokens waiting. A caller displaces requests of a
-    caller that has more waiting even without it, and its own of a lower priority.
+    It is the last one of the lowest priority of the caller with the most tokens waiting. A caller displaces requests of
+    a caller that has more waiting even without it, and its own of a lower priority.
 
     Returns:
         None if the new request is itself the one that there is no room for.

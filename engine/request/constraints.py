@@ -120,7 +120,10 @@ async def compile_constraint(
 async def compile_ahead(
     compiler: ConstraintCompiler | None, asked: params.Constraint, caller: str = ""
 ) -> ConstraintReport:
-    """Compile all of a constraint without blocking the event loop. Arguments and errors are those of `compile_constraint`."""
+    """Compile all of a constraint without blocking the event loop.
+
+    Arguments and errors are those of `compile_constraint`.
+    """
     compiler = _available(compiler)
     compiled = await compile_constraint(compiler, asked, caller)
     with constraint_errors(structured_constraint(asked)):

@@ -22,7 +22,8 @@ Conversation = Sequence[Message] | Chat
 """Chat messages."""
 
 Located = tuple[Prompt, str]
-"""A prompt, and its path in the argument that holds it: ``prompts[3]``; empty for a prompt that is the whole argument."""
+"""A prompt, and its path in the argument that holds it: ``prompts[3]``; empty for a prompt that is the whole
+argument."""
 
 _A_PROMPT = "a text, token ids, {'prompt': …}, {'prompt_token_ids': […]} or a Chat"
 
@@ -80,7 +81,8 @@ def as_prompt(prompt: object) -> Prompt:
     """Convert one prompt to the engine's types.
 
     Raises:
-        InvalidRequestError: it has another type, a mapping has none of the two keys or another one, or a number is no token id.
+        InvalidRequestError: it has another type, a mapping has none of the two keys or another one, or a number is no
+            token id.
     """
     if isinstance(prompt, Mapping):
         given = {name: value for name, value in prompt.items() if value is not None}
@@ -167,7 +169,7 @@ def _wrong_prompt(kind: str) -> InvalidRequestError:
 
 
 def _is_collection(value: object) -> TypeGuard[Iterable[object]]:
-    """Whether a value has parts of its own: lists, arrays, generators, but no texts, mappings, chats or single numbers."""
+    """Whether a value has parts of its own: a list, array or generator, not a text, mapping, chat or number."""
     if isinstance(value, str | bytes | bytearray | Mapping | Chat) or getattr(value, "ndim", 1) == 0:
         return False
     return isinstance(value, Iterable)

@@ -366,5 +366,5 @@ def _spellings(tokenizer: Tokenizer, word: str) -> tuple[tuple[int, ...], ...]:
 
 
 def _draft_tokens(speculation: Speculation) -> int | None:
-    """The drafts per step that the request asks for: 0 where it turned speculation off, None for the server's choice."""
+    """The drafts per step that the request asks for: 0 with speculation off, None for the server's choice."""
     return 0 if speculation.enabled is False else speculation.draft_tokens

@@ -28,9 +28,10 @@ class Sequence:
         sampling: its sampling parameters.
         seed: the seed of its random draws.
         max_len: the length at which it must end: prompt plus ``max_tokens``.
-        order: its sort key in the queue, smaller first; see `draftline.engine.scheduling.ordering`. The core sets it before
-            it adds the sequence to the scheduler.
-        leader: the request's first output, if this is another one. It waits for the leader's prompt, to share its blocks.
+        order: its sort key in the queue, smaller first; see `draftline.engine.scheduling.ordering`. The core sets it
+            before it adds the sequence to the scheduler.
+        leader: the request's first output, if this is another one. It waits for the leader's prompt, to share its
+            blocks.
         draft_tokens: drafts per step that the request asks for; None for the server's choice, 0 without a drafter.
         constraint: the constraint of its output, with the output's progress in it; None without one.
         bad_words: the token ids of each spelling of its bad words.
@@ -94,7 +95,7 @@ class Sequence:
 
     @property
     def wants_prompt_logits(self) -> bool:
-        """Whether all tokens that it computes need logits: until its first output, for its prompt's log-probabilities."""
+        """Whether all its tokens need logits, for the prompt's log-probabilities: until its first output."""
         return self.sampling.prompt_logprobs is not None and self.known <= self.prompt_len
 
     @property

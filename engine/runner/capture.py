@@ -2,7 +2,8 @@
 
 `Late` and `Captures`: when graphs are captured, at their first use or before.
 
-`InputGraph`, `WriteGraph` and `ResultStages`: how inputs reach a graph, and results the host, without a copy that the host launches.
+`InputGraph`, `WriteGraph` and `ResultStages`: how inputs reach a graph, and results the host, without a copy that the
+host launches.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _STAGES = 4
-"""Copies in pinned memory of a graph's inputs, or of results, used in turn. At most two steps are in flight on any rank, so
-a copy has long been read when it is written again."""
+"""Copies in pinned memory of a graph's inputs, or of results, used in turn. At most two steps are in flight on any
+rank, so a copy has long been read when it is written again."""
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class Recorder(Protocol):
 
 
 class Rehearsal(Recorder):
-    """Only does the work, to find out which kernels it launches (`kernels/triton/compile/ahead.py`). Its graphs are empty."""
+    """Only does the work, to find out its kernels (`kernels/triton/compile/ahead.py`). Its graphs are empty."""
 
     @override
     def separate(self) -> Rehearsal:
@@ -61,8 +62,8 @@ class Rehearsal(Recorder):
 class GraphRecorder(Recorder):
     """Captures graphs that take their memory from one pool.
 
-    Memory that one graph allocates and no tensor keeps is used again by later graphs. So the graphs may only run one after
-    the other, and values left in such memory (see `unowned`) last until the next graph runs.
+    Memory that one graph allocates and no tensor keeps is used again by later graphs. So the graphs may only run one
+    after the other, and values left in such memory (see `unowned`) last until the next graph runs.
     """
 
     def __init__(self, device: torch.device, settle: Callable[[], bool], taken: CaptureTime | None = None) -> None:
@@ -95,8 +96,8 @@ class GraphRecorder(Recorder):
         graph, result = self._capture(work)
         if not self._settle():
             return graph, result
-        # The next capture takes the result's memory. This graph lives meanwhile: torch uses no pool again whose last graph has gone, if
-        # anything else is still in it, such as the vendor's workspace.
+        # The next capture takes the result's memory. This graph lives meanwhile: torch uses no pool again whose last
+        # graph has gone, if anything else is still in it, such as the vendor's workspace.
         del result
         return self._capture(work)
 
@@ -114,7 +115,10 @@ class GraphRecorder(Recorder):
 
 
 class Late(Generic[_T]):
-    """What is captured at its first use, or before. Where no memory is left for it, there is none, and operations do its work."""
+    """What is captured at its first use, or before.
+
+    Where no memory is left for it, there is none, and operations do its work.
+    """
 
     def __init__(self, what: str, capture: Callable[[], _T]) -> None:
         """Nothing is captured yet.
@@ -153,7 +157,7 @@ class Late(Generic[_T]):
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether torch's allocator or the driver, which instantiates graphs, had no memory, and a capture's end failed for that."""
+    """Whether a capture failed because torch's allocator, or the driver that instantiates graphs, had no memory."""
     if error is None:
         return False
     lacks = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
@@ -217,7 +221,7 @@ class _Stages:
 
 
 class _StagedGraph:
-    """A graph that begins by taking a message from pinned memory: to launch it is one call of the driver, with a new message."""
+    """A graph that begins by taking a message from pinned memory, so that one call of the driver launches it."""
 
     def __init__(self, words: int, device: torch.device) -> None:
         """Create stages for messages of ``words`` int64. The graph is captured by `_record`."""

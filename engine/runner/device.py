@@ -48,8 +48,8 @@ class _GPU:
 def select_device(config: EngineConfig) -> torch.device:
     """The device that a configuration asks for. Nothing is loaded on it.
 
-    Where ``device`` is "auto" and the GPUs are of different kinds, it is the one with the most memory. With several ranks it is
-    that of rank 0, and the others' are those after it.
+    Where ``device`` is "auto" and the GPUs are of different kinds, it is the one with the most memory. With several
+    ranks it is that of rank 0, and the others' are those after it.
 
     Raises:
         ModelLoadError: there is no such device, or it cannot run this; the message says what can.

@@ -1,7 +1,8 @@
 """``Executor``: one step on the device, in parts: catch up, draft, forward, sample. The host waits for none of them.
 
-Two executors exist. `eager.EagerExecutor` launches operation after operation, for any rows. `graphs.GraphExecutor` replays
-the CUDA graphs of one shape. `Executors` chooses between them. Constraint masks and times are the runner's business.
+Two executors exist. `eager.EagerExecutor` launches operation after operation, for any rows. `graphs.GraphExecutor`
+replays the CUDA graphs of one shape. `Executors` chooses between them. Constraint masks and times are the runner's
+business.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class ExecutorParts:
     def sample_and_accept(
         self, logits: Tensor, rows: SampleRows, starts: Tensor, max_samples: int
     ) -> tuple[Tensor, Tensor]:
-        """Apply constraints, sample, verify drafts, and commit: the slot and constraint tables are up to date afterwards.
+        """Apply constraints, sample, verify drafts, and bring the slot and constraint tables up to date.
 
         Args:
             logits: [S, vocab].
@@ -160,7 +161,10 @@ class Executors:
         return self._graph_of(self.shapes.of_chunks([chunk.count for chunk in chunks])) if self.graphs else self.eager
 
     def for_drafts(self, rows: tuple[Row, ...]) -> Executor:
-        """The executor that drafts for these rows. Drafts depend on the drafting rows alone, whatever else the step computes."""
+        """The executor that drafts for these rows.
+
+        Drafts depend on the drafting rows alone, whatever else the step computes.
+        """
         return self._graph_of(self.shapes.of_drafts(rows, self.are_uneven)) if self.graphs else self.eager
 
     def _graph_of(self, shape: StepShape | None) -> Executor:

@@ -1,8 +1,9 @@
-"""``GraphExecutor``: the parts of a step as CUDA graphs, for one of a few shapes (`shapes.py`). ``StepGraphs``: all shapes.
+"""``GraphExecutor``: the parts of a step as CUDA graphs, for one shape (`shapes.py`). ``StepGraphs``: all shapes.
 
-A step is some hundred kernels of a few microseconds each. Launched one by one, they take the host longer than the device;
-a graph is one launch. A graph's size is fixed, and a step runs in the smallest shape that holds it. The rest is padding:
-rows without a query token, for which no kernel writes to the cache or the slot table. Their samples are discarded.
+A step is some hundred kernels of a few microseconds each. Launched one by one, they take the host longer than the
+device; a graph is one launch. A graph's size is fixed, and a step runs in the smallest shape that holds it. The rest is
+padding: rows without a query token, for which no kernel writes to the cache or the slot table. Their samples are
+discarded.
 
 A shape has up to four kinds of graph: the drafter's catching up; the round of drafts; gather and forward; sampling and
 acceptance, one for each set of sampling features that comes up. Each is captured at its first use, or before, while the
@@ -55,7 +56,9 @@ _Sampling = tuple[torch.cuda.CUDAGraph, Tensor]
 
 
 class GraphExecutor(Executor):
-    """The graphs of one shape, each captured at its first use or before. It runs the rows of any step that the shape holds.
+    """The graphs of one shape, each captured at its first use or before.
+
+    It runs the rows of any step that the shape holds.
 
     Attributes:
         forward_graph: gather and forward.

@@ -45,7 +45,10 @@ class LogprobTensors:
     top_values: Tensor
 
     def read(self) -> Iterator[PositionLogprobs]:
-        """Yield the log-probabilities of each position. All have as many of the most likely tokens as the row that wants most."""
+        """Yield the log-probabilities of each position.
+
+        All have as many of the most likely tokens as the row that wants most.
+        """
         values = (self.tokens, self.chosen, self.ranks, self.top_ids, self.top_values)
         for token, logprob, rank, ids, tops in zip(*(value.tolist() for value in values), strict=True):
             top = tuple(
@@ -57,7 +60,9 @@ class LogprobTensors:
 
 @dataclass(slots=True)
 class LaunchedStep:
-    """A step that the device computes, or has computed. Read-only once it is launched, but not frozen: freezing costs host time.
+    """A step that the device computes, or has computed.
+
+    Read-only once it is launched, but not frozen: freezing costs host time.
 
     Attributes:
         rows: the plan's.

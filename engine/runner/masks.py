@@ -1,9 +1,9 @@
 """``ConstraintMasks``: constraints on the device, as far as the host has to bring them there.
 
 An automaton's tables are uploaded once, and its state when a sequence enters a slot; from there on the device walks it.
-Any other constraint is walked on the host, which writes a mask for every sampled position. A mask behind a draft depends on
-the draft, so the host has to know the drafts of such rows: those that the constraint forces it writes itself, and the
-drafter's it reads back.
+Any other constraint is walked on the host, which writes a mask for every sampled position. A mask behind a draft
+depends on the draft, so the host has to know the drafts of such rows: those that the constraint forces it writes
+itself, and the drafter's it reads back.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ConstraintMasks:
         self._written: set[int] = set()  # slots whose state is not FREE
 
     def begin(self, plan: Plan, in_flight: Seq[LaunchedStep] = ()) -> StepMasks:
-        """Bring the slots that the plan's admitted rows enter up to date; the masks of this step are the result's affair.
+        """Bring the slots that the plan's admitted rows enter up to date. The result writes the masks of this step.
 
         Args:
             plan: the step that is being launched.

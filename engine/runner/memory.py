@@ -34,8 +34,8 @@ class OutOfMemoryAtStartError(ModelLoadError):
 def memory_explained(device: torch.device, what: str, needs: int = 0, helps: str = "") -> Iterator[None]:
     """Turn a lack of memory for ``what`` into an error with the numbers.
 
-    A GPU's allocator fails by itself. Linux gives out memory that it does not have, and kills the process that uses it: on
-    a CPU, the memory is compared with what there is before any is taken.
+    A GPU's allocator fails by itself. Linux gives out memory that it does not have, and kills the process that uses it:
+    on a CPU, the memory is compared with what there is before any is taken.
 
     Args:
         device: where the memory is taken.

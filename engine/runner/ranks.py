@@ -1,8 +1,8 @@
 """``OtherRanks``: what a runner tells the other ranks of a tensor-parallel engine. Without any, nothing.
 
 The other ranks compute each step's forward pass on their part of the model, and those of a draft model that they share.
-Rank 0 alone chooses drafts, masks and samples, and spreads the resulting tokens. So sampling parameters and constraints exist
-once, and ranks cannot disagree.
+Rank 0 alone chooses drafts, masks and samples, and spreads the resulting tokens. So sampling parameters and constraints
+exist once, and ranks cannot disagree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ class OtherRanks:
     """The other ranks, as rank 0 sees them. This one: there are none."""
 
     def begin(self, plan: Plan, catch_up: Sequence[DraftChunk] = ()) -> None:
-        """Let them begin the step of a plan, and what the drafter catches up with. From here on it must be carried out to its end."""
+        """Let them begin the step of a plan, and what the drafter catches up with.
+
+        From here on it must be carried out to its end.
+        """
 
     def spread_drafts(self, rows: tuple[Row, ...], table: SlotTable) -> None:
         """Give them the drafts of the rows, which the table has now."""
@@ -52,7 +55,7 @@ ALONE = OtherRanks()
 
 
 def draft_positions(rows: tuple[Row, ...], table: SlotTable) -> tuple[Tensor, Tensor]:
-    """The slots and positions of the rows' drafts, as many for each row as the one with the most has: [R, 1], [R, K]."""
+    """The slots and positions of the rows' drafts, K for each row, the most of any: [R, 1], [R, K]."""
     device = table.tokens.device
     slots = upload(np.array([row.slot for row in rows], np.int64), device).unsqueeze(1)
     ahead = torch.arange(max([row.drafts for row in rows]), device=device)

@@ -76,14 +76,16 @@ class Runner:
         in_flight: Seq[LaunchedStep] = (),
         let_others_run: Callable[[], object] = lambda: None,
     ) -> LaunchedStep:
-        """Draft, forward, sample, accept: all on the device, in stream order. The host waits for nothing but grammar masks.
+        """Draft, forward, sample, accept: all on the device, in stream order.
+
+        The host waits for nothing but grammar masks.
 
         Args:
             plan: the step.
             catch_up: known tokens that the drafter must see before it drafts.
             in_flight: the launched steps before this one that are not committed yet.
-            let_others_run: called before a launch that takes longer than a millisecond: by operation, or with masks that wait
-                for tokens. See `Core.when_launched`.
+            let_others_run: called before a launch that takes longer than a millisecond: by operation, or with masks
+                that wait for tokens. See `Core.when_launched`.
         """
         rows, part = plan.rows, self.profiler.part
         capturing = self.captures.seconds

@@ -25,13 +25,14 @@ _PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560
 """Tokens of steps with prompts. A step with fewer tokens than its graph computes padding, which is thrown away."""
 
 _UNEVEN_PROMPT_TOKENS = (128, 256, 384, 512, 768, 1024, 1536, 2048)
-"""Tokens of steps with prompts whose decodes have uneven histories. In larger ones, the decodes take a small part of the time."""
+"""Tokens of steps with prompts whose decodes have uneven histories. In larger ones, the decodes take a small part of
+the time."""
 
 _PROMPT_ROWS = (8, 32, 128, _MAX_ROWS)
 
 _TOKENS_A_ROW = 8
-"""Steps with prompts have no graph of fewer rows where the next larger number of rows has as many tokens a row: rows of padding
-take little time beside so many tokens."""
+"""Steps with prompts have no graph of fewer rows where the next larger number of rows has as many tokens a row: rows of
+padding take little time beside so many tokens."""
 
 _LAUNCH_S_PER_LAYER = 1e-3
 """Seconds that a host takes to launch one layer's operations: 0.6 to 1.0 ms with some eight kernels a layer."""
@@ -105,10 +106,10 @@ class StepShapes:
     """
 
     def __init__(self, max_rows: int, max_drafts: int, prompt_tokens: int = 0, max_len: int = 0) -> None:
-        """Shapes for steps of up to ``max_rows`` rows (as far as `row_counts` go) with up to ``max_drafts`` drafts each.
+        """Shapes for up to ``max_rows`` rows (as far as `row_counts` go) with up to ``max_drafts`` drafts each.
 
-        Steps with prompts have up to about ``prompt_tokens`` tokens; where that is 0, they have no graphs. Histories have up to
-        ``max_len`` tokens; where they may be long, there are shapes for uneven ones.
+        Steps with prompts have up to about ``prompt_tokens`` tokens; where that is 0, they have no graphs. Histories
+        have up to ``max_len`` tokens; where they may be long, there are shapes for uneven ones.
         """
         self._limits = max_rows, max_drafts, prompt_tokens, max_len
         self._rows = row_counts(max_rows)
@@ -145,7 +146,7 @@ class StepShapes:
         return max(shape.samples for shape in self.all)
 
     def within(self, max_samples: int) -> StepShapes:
-        """The shapes of so few rows that a step in a graph decides at most ``max_samples`` tokens; at least those of one row."""
+        """The shapes of steps that decide at most ``max_samples`` tokens; at least those of one row."""
         shapes, (_, *others) = self, self._limits
         while shapes.max_samples > max_samples and (rows := shapes._rows[-1]) > 1:
             shapes = StepShapes(rows // 2, *others)
@@ -242,6 +243,6 @@ class StepShapes:
 
 
 def _smallest(shapes: Seq[StepShape], rows: int, drafts: int, tokens: int) -> StepShape | None:
-    """The first of some ascending shapes that has so many drafts, and holds so many rows and tokens; None if none does."""
+    """The first of ascending shapes that has so many drafts, and holds so many rows and tokens; None if none does."""
     held = (one for one in shapes if one.drafts == drafts and one.rows >= rows and one.tokens >= tokens)
     return next(held, None)

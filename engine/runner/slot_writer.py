@@ -1,4 +1,4 @@
-"""``SlotWriter``: brings the device's slot table up to date with a plan, that is new sequences and changed cache blocks."""
+"""``SlotWriter``: brings the device's slot table up to date with a plan: new sequences, changed cache blocks."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def sampling_features(sampling: SamplingParams) -> SamplingFeatures:
 
 
 _FEW = 4096
-"""Words that a graph writes at once: a step's blocks, and new sequences of some thousand tokens. Operations would take the host
-several times as long, in most steps of large batches."""
+"""Words that a graph writes at once: a step's blocks, and new sequences of some thousand tokens. Operations would take
+the host several times as long, in most steps of large batches."""
 
 _LONG = 64
 """Values of a run from which on arrays are the sooner way to write it."""
@@ -98,7 +98,7 @@ class _Writes:
             self.runs.append((start, values))
 
     def fill(self, message: np.ndarray, size: int) -> np.ndarray:
-        """Write their number, their offsets and, as pairs, their values to an int64 array for ``size`` writes, which is returned."""
+        """Return an int64 array for ``size`` writes: their number, their offsets and, as pairs, their values."""
         offsets, written = message[1 : 1 + size], message[1 + size :].view(np.int32)
         end = len(self.offsets)
         offsets[:end], written[:end] = self.offsets, self.values

@@ -1,4 +1,7 @@
-"""``StepTimers``: how long the parts of a step take on the device that runs it. ``EventPool``: CUDA events for reuse."""
+"""``StepTimers``: how long the parts of a step take on the device that runs it.
+
+``EventPool``: CUDA events for reuse.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ _Parts = tuple[float, float, float]
 
 
 class EventPool:
-    """CUDA events that are free for reuse, for one thread and its stream. To create one costs the host almost as much as to record it."""
+    """CUDA events that are free for reuse, for one thread and its stream.
+
+    To create one costs the host almost as much as to record it.
+    """
 
     def __init__(self, *, timing: bool = False) -> None:
         """An empty pool. With ``timing``, events measure the time between them."""
@@ -123,7 +129,10 @@ class _EventTimer(Timer):
 
 
 class StepTimers:
-    """The timers of steps with drafts. On a GPU, one step in eight of a kind is timed, and the others count as the last one timed."""
+    """The timers of steps with drafts.
+
+    On a GPU, one step in eight of a kind is timed, and the others count as the last one timed.
+    """
 
     def __init__(self, device: torch.device) -> None:
         """Create the timers of steps on ``device``."""
@@ -132,7 +141,10 @@ class StepTimers:
         self._kinds: dict[Hashable, _Kind] = {}
 
     def timer(self, kind: Hashable | None) -> Timer:
-        """A step's timer, without marks. ``kind`` is equal for steps that take about the same time; None if no others do."""
+        """A step's timer, without marks.
+
+        ``kind`` is equal for steps that take about the same time; None if no others do.
+        """
         if not self._on_gpu:
             return _ClockTimer()
         known = _Kind() if kind is None else self._kinds.setdefault(kind, _Kind())

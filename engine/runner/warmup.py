@@ -1,6 +1,7 @@
-"""The warm-up of a GPU engine: find the kernels of all CUDA graphs, load them once they are compiled, then capture the largest graphs.
+"""The warm-up of a GPU engine: find the kernels of all CUDA graphs, load them, then capture the largest graphs.
 
-The others are captured once the engine serves and has nothing to do, or at their first use: their kernels are compiled by then.
+The others are captured once the engine serves and has nothing to do, or at their first use: their kernels are compiled
+by then.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def load_kernels(ops: Ops, ahead: CompileAhead, device: torch.device) -> Compile
     """Wait for the kernels of a rehearsal, and load them.
 
     Returns:
-        The kernels of what few requests ask for, to be compiled once the engine serves; none if the machine lacked none.
+        The kernels of what few requests ask for, to be compiled once the engine serves; none if the machine lacked
+        none.
     """
     started = time.monotonic()
     ahead.load()
@@ -85,7 +87,7 @@ def capture_graphs(parts: ExecutorParts) -> tuple[dict[StepShape, Executor], Cap
 
 
 def launch_graphs(parts: ExecutorParts, recorder: Recorder) -> None:
-    """Launch what is captured without being asked for, and constraints, so that the first one need not wait for their kernels.
+    """Launch what is captured without being asked for, and constraints, so that no request waits for their kernels.
 
     The largest come first: their kernels take longest to compile.
     """
@@ -109,8 +111,8 @@ FURTHER_FEATURES = (
     SamplingFeatures.ALLOWED_IDS,
     _WARM | SamplingFeatures.TOP_P | SamplingFeatures.MASK,
 )
-"""The sets of sampling features whose kernels are compiled after a start. A kernel knows few of the features, so these are most
-kernels of other sets too."""
+"""The sets of sampling features whose kernels are compiled after a start. A kernel knows few of the features, so these
+are most kernels of other sets too."""
 
 FURTHER_LOGPROBS = (0, 1, 5)
 """Counts of most likely tokens: that of none, the least, and OpenAI's limit for completions."""
@@ -134,12 +136,13 @@ _ROWS_OF_CHUNKS = (1, 8, 20)
 """Rows with such chunks, besides the most that the engine has."""
 
 _OTHER_CHUNKS = ((1, 200), (1, 300), (1, 600), (1, 1400), (18, 9), (40, 2), (40, 5), (40, 16))
-"""Rows and tokens: for the head's kernel of hundreds of logits, for products of hundreds of rows whose launches overlap, and for attention
-whose programs share no history, where launches overlap or a multiprocessor runs several programs."""
+"""Rows and tokens: for the head's kernel of hundreds of logits, for products of hundreds of rows whose launches
+overlap, and for attention whose programs share no history, where launches overlap or a multiprocessor runs several
+programs."""
 
 _ROWS_WITH_LOGPROBS = 20
-"""The most rows whose log-probabilities are wanted: enough for the head's kernel of most logits. Those of all rows would take
-more memory than a small card has."""
+"""The most rows whose log-probabilities are wanted: enough for the head's kernel of most logits. Those of all rows
+would take more memory than a small card has."""
 
 _LONG_CHUNKS = (64, 512, 4096)
 """Tokens of a chunk beside short ones: launches overlap or do not, with few tiles and with many."""
@@ -151,7 +154,8 @@ _AMONG_DECODES = (17, 32)
 """Tokens of a short chunk whose tile is the largest: the states of as many decodes' tiles fit, or do not."""
 
 _HISTORY = 1024
-"""Tokens of a history that several programs share. They share neither a tile nor much longer ones, whose states would not fit."""
+"""Tokens of a history that several programs share. They share neither a tile nor much longer ones, whose states would
+not fit."""
 
 
 def launch_short_chunks(parts: ExecutorParts) -> None:

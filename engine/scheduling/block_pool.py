@@ -80,7 +80,7 @@ class BlockPool:
         return self._prefixes.shareable(length)
 
     def match(self, tokens: Sequence[int], max_blocks: int) -> list[int]:
-        """Find the blocks, at most ``max_blocks``, of the longest cached prefix of ``tokens``. This does not hold them."""
+        """Find up to ``max_blocks`` blocks of the longest cached prefix of ``tokens``. This does not hold them."""
         return self._prefixes.match(tokens, max_blocks)
 
     def acquire(self, blocks: Iterable[int]) -> None:

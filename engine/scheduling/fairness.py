@@ -1,11 +1,12 @@
-"""``FairShares``: the place of a caller's requests in the queue, so that no caller's many requests hold up another's few.
+"""``FairShares``: the place of a caller's requests in the queue: no caller's many requests hold up another's few.
 
-It is start-time fair queueing (Goyal, Vin and Cheng 1996) on the queue's own clock. A request's place is its arrival, or the
-time at which the requests that its caller has queued before would be done if the caller had the engine to itself. So the
-requests of a caller with many are spread over the time that they take, and those of other callers come between them.
+It is start-time fair queueing (Goyal, Vin and Cheng 1996) on the queue's own clock. A request's place is its arrival,
+or the time at which the requests that its caller has queued before would be done if the caller had the engine to
+itself. So the requests of a caller with many are spread over the time that they take, and those of other callers come
+between them.
 
-A place is given once and never changes, as the scheduler needs it. It is finite, and new requests come at their arrival or
-later: so every request is the first one day.
+A place is given once and never changes, as the scheduler needs it. It is finite, and new requests come at their arrival
+or later: so every request is the first one day.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``QueueOrder``: in which order waiting requests are served (--scheduling). A request's place is given once, and never changes.
+"""``QueueOrder``: in which order waiting requests are served (--scheduling). A request's place never changes.
 
 `FairShares` is the default. The others are those of textbooks and of other engines: each starves some requests while
 others keep coming, which `FairShares` does not.
@@ -18,7 +18,10 @@ class QueueOrder(Protocol):
     """Gives each new request its place in the queue. One thread uses it."""
 
     def order(self, caller: str, weight: float, head_start_s: float, tokens: int, now: float) -> float:
-        """The place of a new request; smaller comes first, and of equal ones the first to arrive. See `FairShares.order`."""
+        """The place of a new request; smaller comes first, and of equal ones the first to arrive.
+
+        See `FairShares.order`.
+        """
         ...
 
     def measure(self, tokens: int, seconds: float) -> None:

@@ -17,8 +17,8 @@ DraftLength = Callable[[Sequence], int]
 """How many drafts a sequence wants in this step. Called only if the step reaches the sequence's last known token."""
 
 MAX_PROMPT_LOGITS = 512
-"""The most tokens that one step computes of prompts whose log-probabilities are wanted: all of them need logits, which would take
-gigabytes in a step of thousands. Each such prompt gets one token at least."""
+"""The most tokens that one step computes of prompts whose log-probabilities are wanted: all of them need logits, which
+would take gigabytes in a step of thousands. Each such prompt gets one token at least."""
 
 
 class Planner:

@@ -5,13 +5,13 @@ are the parent block and the exact tokens: two prefixes can never be mistaken fo
 order in which idle blocks (those that no sequence holds) are evicted. It does not count references: `BlockPool` does,
 and tells the tree when a block becomes idle or held.
 
-Eviction is segmented LRU (Karedla, Love and Wherry 1994): idle blocks that no second sequence has used go first, then those
-that were reused, each kind by the time of its last use. A prefix that many share so outlives prompts that come once. If
-there are too many reused blocks, the oldest become ordinary ones again, so that no block stays forever.
+Eviction is segmented LRU (Karedla, Love and Wherry 1994): idle blocks that no second sequence has used go first, then
+those that were reused, each kind by the time of its last use. A prefix that many share so outlives prompts that come
+once. If there are too many reused blocks, the oldest become ordinary ones again, so that no block stays forever.
 
-It takes constant time, without looking for leaves. A sequence that holds a block holds the whole path to it, and releases the
-path from its tail. So a block always becomes idle after its children, and is reused if one of its children is. Both kinds are
-kept in the order of becoming idle, every child before its parent: the first is a leaf.
+It takes constant time, without looking for leaves. A sequence that holds a block holds the whole path to it, and
+releases the path from its tail. So a block always becomes idle after its children, and is reused if one of its children
+is. Both kinds are kept in the order of becoming idle, every child before its parent: the first is a leaf.
 """
 
 from __future__ import annotations
@@ -187,7 +187,10 @@ class PrefixTree(PrefixIndex):
 
 
 class NoPrefixTree(PrefixIndex):
-    """The tree of an engine without prefix caching. It knows no block, so no prefix matches and no block becomes idle."""
+    """The tree of an engine without prefix caching.
+
+    It knows no block, so no prefix matches and no block becomes idle.
+    """
 
     idle_count = 0
 

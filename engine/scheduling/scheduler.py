@@ -4,11 +4,11 @@ One rule covers everything: a sequence has known tokens and computed tokens, and
 known (plus drafts) within one token budget. Prompt chunks, decodes, verification of drafts, prefix hits and recomputing
 after preemption are all this rule. The scheduler sees token ids and counts only: no tensors, texts or stop conditions.
 
-**Order.** Sequences are served by ``(order, arrival)``, smaller first. ``order`` is what the option ``scheduling`` gives
-(`ordering.py`). By default `FairShares` gives a place in time: the arrival, or the end of its caller's earlier requests if
-that is later, minus the head start that the priority buys (priority times ``ageing_s`` seconds). It never changes, so neither
-does the order of two sequences. It is finite, and with `FairShares` new sequences come at their arrival less their head
-start, or later, so none starves.
+**Order.** Sequences are served by ``(order, arrival)``, smaller first. ``order`` is what the option ``scheduling``
+gives (`ordering.py`). By default `FairShares` gives a place in time: the arrival, or the end of its caller's earlier
+requests if that is later, minus the head start that the priority buys (priority times ``ageing_s`` seconds). It never
+changes, so neither does the order of two sequences. It is finite, and with `FairShares` new sequences come at their
+arrival less their head start, or later, so none starves.
 The first in order can always run to its end: it gets at least one token of every step's budget, it is admitted before
 all others, and every sequence behind it makes room for it.
 
@@ -17,10 +17,11 @@ is the last. A waiting one takes the place (slot, blocks, turn) of running ones 
 only if that suffices to admit it. A preempted sequence waits again with nothing computed; its full blocks stay in the
 prefix tree until others need them, so recomputing is mostly a prefix hit.
 
-**The budget.** While sequences decode, `StepBudget` may give a step with prompts fewer tokens than the maximum. In queue order,
-each row takes what it wants but leaves one token for each decoding row behind it. Drafts are the first to be cut: they may use
-what the decoding rows leave, but only half of it while a prompt could use it as well. They never take a block that a row behind
-them needs. Of prompts whose log-probabilities are wanted, a step computes few tokens (`planner.MAX_PROMPT_LOGITS`).
+**The budget.** While sequences decode, `StepBudget` may give a step with prompts fewer tokens than the maximum. In
+queue order, each row takes what it wants but leaves one token for each decoding row behind it. Drafts are the first to
+be cut: they may use what the decoding rows leave, but only half of it while a prompt could use it as well. They never
+take a block that a row behind them needs. Of prompts whose log-probabilities are wanted, a step computes few tokens
+(`planner.MAX_PROMPT_LOGITS`).
 
 **Running behind the device.** `plan` counts its own steps as run: the next plan may be made, and launched, before the
 host has read the results of the last one. Until `commit` brings these, a sequence's newest token is known to the device
@@ -122,7 +123,7 @@ class Scheduler:
 
     @property
     def has_prompts(self) -> bool:
-        """Whether a sequence waits, or has more left to compute than its newest token: of its prompt, or since a preemption."""
+        """Whether a sequence waits, or has more than its newest token to compute: a prompt, or after a preemption."""
         return bool(self._waiting) or any(row.known - row.computed > 1 for row in self._cache.running)
 
     @property

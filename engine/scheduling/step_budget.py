@@ -1,8 +1,8 @@
 """``StepBudget``: how many tokens a step may compute, so that streams that run beside long prompts keep their pace.
 
-A step with a chunk of a prompt takes about as long as its tokens do together. While sequences decode, the budget follows the
-measured time of such steps to a target; the time of a token depends on the model, the device and the length of the
-contexts. Without decoding sequences no caller waits for a token, and prompts may fill the step.
+A step with a chunk of a prompt takes about as long as its tokens do together. While sequences decode, the budget
+follows the measured time of such steps to a target; the time of a token depends on the model, the device and the length
+of the contexts. Without decoding sequences no caller waits for a token, and prompts may fill the step.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 
 _DECAY = 0.7
-"""Weight of what was measured before in moving averages: of a decode's time, and of a prompt token's, where a step weighs as
-much as it has tokens."""
+"""Weight of what was measured before in moving averages: of a decode's time, and of a prompt token's, where a step
+weighs as much as it has tokens."""
 
 FIRST_CHUNK = 16
-"""Prompt tokens of a step while no token's time is known. On a small CPU, more of them would take longer than the target."""
+"""Prompt tokens of a step while no token's time is known. On a small CPU, more of them would take longer than the
+target."""
 
 MIN_CHUNK = 8
 """Prompt tokens that a step may always have, so that prompts make progress whatever the target is."""
@@ -23,16 +24,16 @@ _AIM = 0.8
 """The part of the target that a step is planned for at most: clients also wait for the step's delivery."""
 
 _OVERRUNS = 3.0
-"""How many mean overruns a step leaves room for, so that some nine of ten steps take no longer than the target: where times
-have a normal distribution, the 90th percentile is 3.2 mean overruns above the mean."""
+"""How many mean overruns a step leaves room for, so that some nine of ten steps take no longer than the target: where
+times have a normal distribution, the 90th percentile is 3.2 mean overruns above the mean."""
 
 _OVERRUN_DECAY = 0.9
 """The same as ``_DECAY``, of the mean overrun. It is slower: an overrun says little about the next one."""
 
 _MANY_TOKENS = 32
 _MUCH_LONGER = 1.5
-"""A token's time is measured in steps with many prompt tokens, or that take much longer than a step that only decodes. In
-other steps it would be the step's own time."""
+"""A token's time is measured in steps with many prompt tokens, or that take much longer than a step that only decodes.
+In other steps it would be the step's own time."""
 
 
 class StepBudget:

@@ -43,7 +43,10 @@ class NoStepLog(StepLog):
 
 
 class StepLines(StepLog):
-    """A line for each plan and one for each result, by the logger of steps. They have request ids and counts, but no text."""
+    """A line for each plan and one for each result, by the logger of steps.
+
+    They have request ids and counts, but no text.
+    """
 
     wanted = True
 

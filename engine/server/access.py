@@ -75,7 +75,10 @@ class _Token(BaseModel):
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 digest of the token. Comparing digests reveals nothing about the token, nor does the time it takes."""
+        """The SHA-256 digest of the token.
+
+        Comparing digests reveals nothing about the token, nor does the time it takes.
+        """
         if self.token is None:
             return bytes.fromhex(self.sha256 or "")
         return hashlib.sha256(self.token.encode()).digest()

@@ -1,7 +1,7 @@
 """``InFlightRequest``: the life of one request of one call, the same in every face.
 
-A request is admitted, submitted, followed by its updates, and closed. Closing it cancels it in the engine if it still runs,
-reports how it ended, and makes room for the next request.
+A request is admitted, submitted, followed by its updates, and closed. Closing it cancels it in the engine if it still
+runs, reports how it ended, and makes room for the next request.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ MAX_DETOKENIZE = 1 << 20
 """Tokens of one Detokenize."""
 
 MAX_DETOKENIZED = 4_000_000
-"""Bytes of the text that one Detokenize answers with over gRPC, whose clients take messages of up to 4 MiB by default."""
+"""Bytes of the text that one Detokenize answers with over gRPC, whose clients take messages of up to 4 MiB by
+default."""
 
 
 class Message(Protocol):

@@ -1,4 +1,4 @@
-"""Read PEM files of certificates, keys and authorities, and find out whether they can be used: gRPC's own errors name no file."""
+"""Read PEM files of certificates, keys and authorities, and check them: gRPC's own errors name no file."""
 
 from __future__ import annotations
 

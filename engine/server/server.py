@@ -1,7 +1,7 @@
 """``Server``: the life cycle of a server, from its first port to the end of its last request.
 
-The server listens before the model is loaded, so that a port in use is reported at once. Until then health probes get "not
-serving".
+The server listens before the model is loaded, so that a port in use is reported at once. Until then health probes get
+"not serving".
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from draftline.engine.server.tokenizer_pool import TokenizerPool
 from draftline.engine.streaming.mailbox import Hub, Mailbox
 
 ServerStatus = Literal["loading", "ready", "draining", "stopped"]
-"""For health probes: the model is loading, requests are admitted, the server shuts down, or the engine has ended by itself."""
+"""For health probes: the model is loading, requests are admitted, the server shuts down, or the engine has ended by
+itself."""
 
 CUT_OFF = "the server shut down before it had finished the request"
 """The error of a request that takes longer than a drain."""

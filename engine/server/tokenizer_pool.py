@@ -1,7 +1,7 @@
 """``TokenizerPool``: tokenizes prompts without holding up the streams.
 
-A short prompt is tokenized on the event loop, which takes about as long as asking another thread. Long ones go to worker
-processes of the lowest priority, a few at a time, in turns between callers. Their number and length are bounded.
+A short prompt is tokenized on the event loop, which takes about as long as asking another thread. Long ones go to
+worker processes of the lowest priority, a few at a time, in turns between callers. Their number and length are bounded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Incremental detokenization: whole characters only, with possible stop strings held back.
 
-Tokens are bytes. A character may be spread over several tokens, so it appears with its last byte. Text that could be the
-beginning of a stop string is held until later tokens decide.
+Tokens are bytes. A character may be spread over several tokens, so it appears with its last byte. Text that could be
+the beginning of a stop string is held until later tokens decide.
 """
 
 from __future__ import annotations

@@ -23,10 +23,12 @@ Updates = Sequence[tuple[str, Update]]
 _DELTA, _END, _FAILURE = range(3)
 
 _Key = tuple[str, int, int]
-"""Request id, output index, and kind. The kind is no enum, because the hash of an enum's member is computed in Python."""
+"""Request id, output index, and kind. The kind is no enum, because the hash of an enum's member is computed in
+Python."""
 
 _MAX_PARTS = 64
-"""Unread deltas of one output before they are merged. Unmerged, an object per token takes more memory than the token."""
+"""Unread deltas of one output before they are merged. Unmerged, an object per token takes more memory than the
+token."""
 
 _MAX_LOOP_SHARE = 0.5
 """Maximum share of the time that the loop's thread may be busy while there are always updates."""
@@ -35,9 +37,10 @@ _MAX_LOOP_SHARE = 0.5
 class Hub:
     """Delivers updates to all mailboxes of one event loop, with at most one wake-up of the loop per step.
 
-    Only one thread runs Python at a time. With hundreds of streams, to send each token on its own would take longer than
-    a step. The step thread would then wait for the interpreter while the device is idle. So a delivery is delayed if the
-    loop's thread was busy for more than its share of the time since the last one. Streams then get several tokens at once.
+    Only one thread runs Python at a time. With hundreds of streams, to send each token on its own would take longer
+    than a step. The step thread would then wait for the interpreter while the device is idle. So a delivery is delayed
+    if the loop's thread was busy for more than its share of the time since the last one. Streams then get several
+    tokens at once.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -111,7 +111,8 @@ class OutputState:
             times: the step's times, if it had drafts.
 
         Returns:
-            The tokens that the output keeps, and the client's updates. Accepted tokens after the output's end are not kept.
+            The tokens that the output keeps, and the client's updates. Accepted tokens after the output's end are not
+            kept.
 
         Raises:
             ConstraintLimitError: the constraint cannot follow the text within its limits.

@@ -1,4 +1,4 @@
-"""``RequestReader``: reads the updates of a request: its answer, reasoning, calls and tags, and whether its JSON is whole.
+"""``RequestReader``: reads a request's updates: answer, reasoning, calls and tags, and whether its JSON is whole.
 
 The engine passes tokens and text alone. Their receiver reads them, off the step thread where it has a thread of
 its own. Updates may have been merged before: what is read of an output does not depend on how its text is cut.

@@ -25,8 +25,8 @@ To call functions, reply with nothing but
 def rendered_chat(chat: Chat, info: EngineInfo) -> tuple[tuple[tuple[str, str], ...], Rendering]:
     """The messages of a chat and the template's choices, with everything about tools in one of them.
 
-    A template that shows tools gets them in transformers' form. For any other, a system message explains them, calls are
-    written as the model is to write them, and results are the user's messages.
+    A template that shows tools gets them in transformers' form. For any other, a system message explains them, calls
+    are written as the model is to write them, and results are the user's messages.
 
     Raises:
         InvalidRequestError: the arguments of an earlier call are no JSON object, or a tool's parameters are no JSON.

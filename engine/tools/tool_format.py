@@ -10,9 +10,9 @@ from typing import Literal
 class ToolFormat:
     """How calls are written.
 
-    All calls of an output are ``open``, the calls with ``separator`` between, and ``close``. One call is ``before_name``, its
-    name, ``after_name``, its arguments and ``end``. Any of these texts may have names of special tokens in it, which then may
-    write them.
+    All calls of an output are ``open``, the calls with ``separator`` between, and ``close``. One call is
+    ``before_name``, its name, ``after_name``, its arguments and ``end``. Any of these texts may have names of special
+    tokens in it, which then may write them.
 
     Attributes:
         name: of the format, for ``--tool-format``.
@@ -23,8 +23,8 @@ class ToolFormat:
         end: behind a call's arguments.
         separator: between two calls.
         close: behind the last call.
-        trigger: in free text, calls follow where this appears. Empty: calls are the whole text, and a text that begins with
-            their first character is calls.
+        trigger: in free text, calls follow where this appears. Empty: calls are the whole text, and a text that begins
+            with their first character is calls.
         arguments: how arguments are written: as a JSON object, or as the keyword arguments of a Python call.
     """
 

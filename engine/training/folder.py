@@ -64,7 +64,7 @@ def write_record(
     answer_tokens: int,
     results: Mapping[str, object],
 ) -> None:
-    """Write the record: before a training, so that the folder is known to be its own, and with its results at its end."""
+    """Write the record: before a training, to mark the folder as its own, and at its end with its results."""
     record = {
         "target": engine.model,
         "layers": layers,

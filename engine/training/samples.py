@@ -1,9 +1,9 @@
 """Training samples for a draft model: the target's own answers to generated prompts.
 
-Prompts come from three sources: templates (`draftline.spec.train_draft.prompts`); the target itself, which writes a user's
-message when it is given an empty user's turn (Xu et al. 2024, https://arxiv.org/abs/2406.08464), also behind the system message
-of a task; and its earlier answers, one or several of which later prompts ask about. Half of the answers are greedy, half are
-drawn at a temperature. Answers that end in a loop are dropped.
+Prompts come from three sources: templates (`draftline.spec.train_draft.prompts`); the target itself, which writes a
+user's message when it is given an empty user's turn (Xu et al. 2024, https://arxiv.org/abs/2406.08464), also behind the
+system message of a task; and its earlier answers, one or several of which later prompts ask about. Half of the answers
+are greedy, half are drawn at a temperature. Answers that end in a loop are dropped.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class SamplePlan:
         held_out: prompts of each kind to choose a checkpoint by, and as many again to report on.
         temperatures: those of the answers that are not greedy, in equal parts.
         seed: the seed of prompts and answers.
-        own_questions: the share of the prompts that the target is asked to write itself. Not all that it writes are whole.
+        own_questions: the share of the prompts that the target is asked to write itself. Not all that it writes are
+            whole.
     """
 
     tokens: int

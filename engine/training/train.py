@@ -87,8 +87,8 @@ def written_samples(
     Answers and training take long, so the folder ``output`` is made before them.
 
     Raises:
-        UsageError: the file is damaged, of another model, or in no folder; ``output`` cannot be made or written; or the target answers
-            no held-out prompt.
+        UsageError: the file is damaged, of another model, or in no folder; ``output`` cannot be made or written; or the
+            target answers no held-out prompt.
     """
     path, written = training.samples, list[Sample]()
     if path is not None and not path.absolute().parent.is_dir():

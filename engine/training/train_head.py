@@ -1,7 +1,7 @@
 """``train_head``: from a target to the folder of an EAGLE-3 head or a parallel head, in one run or in several.
 
-A run that stops keeps its state in the folder: weights, optimizer, the best acceptance so far and the curve. The next run
-with the same options continues from there. The answers are kept by ``samples``.
+A run that stops keeps its state in the folder: weights, optimizer, the best acceptance so far and the curve. The next
+run with the same options continues from there. The answers are kept by ``samples``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def train_head(
     """Train a head, and write it to a folder with a ``training.json`` that records how it was made.
 
     Args:
-        output: the folder; the head is in EAGLE's own format, with the losses and acceptance lengths in ``curve.jsonl``.
+        output: the folder; the head is in EAGLE's own format, with the losses and acceptance lengths in
+            ``curve.jsonl``.
         training: the options of the training.
         engine: the target, and the options of the engine that writes its answers.
         report: receives lines of progress.
@@ -71,8 +72,8 @@ def train_head(
         The acceptance on held-out prompts, by drafter (the saved head, n-gram lookup) and kind of prompt.
 
     Raises:
-        UsageError: the target's family is not supported, a layer does not exist, the initial head does not fit, the file of
-            samples is damaged, or the folder has a training with other options or another model.
+        UsageError: the target's family is not supported, a layer does not exist, the initial head does not fit, the
+            file of samples is damaged, or the folder has a training with other options or another model.
         ModelLoadError: the target cannot be loaded.
     """
     checkpoint = open_checkpoint(engine.model, load_format=engine.load_format)

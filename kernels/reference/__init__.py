@@ -1,1 +1,1 @@
-"""The operations in plain torch: the CPU path, and the oracle of every kernel test; `ops.ReferenceOps` implements `Ops`."""
+"""The operations in plain torch: the CPU path, and the oracle of every kernel test. See `ops.ReferenceOps`."""

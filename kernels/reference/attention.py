@@ -1,10 +1,11 @@
 """Grouping of a batch's rows for the reference attention: rows of equal shape are computed together.
 
-Rows with the same number of query tokens and the same padded context length are one group: one gather of queries, one of
-keys and values, and one ``scaled_dot_product_attention`` a layer (`functional.attend`).
+Rows with the same number of query tokens and the same padded context length are one group: one gather of queries, one
+of keys and values, and one ``scaled_dot_product_attention`` a layer (`functional.attend`).
 
-On a CPU a query's result has the same bits in a decode, a verify, a prompt chunk of any size and any batch, since queries
-and keys are padded to sizes that BLAS adds in the same order (`attention_sizes`). On a GPU torch makes no such promise.
+On a CPU a query's result has the same bits in a decode, a verify, a prompt chunk of any size and any batch, since
+queries and keys are padded to sizes that BLAS adds in the same order (`attention_sizes`). On a GPU torch makes no such
+promise.
 
 The mask hides keys beyond a sequence's own (the rest of its last block, a neighbour's). They must be finite, as the
 cache's zeros and all keys and values are.

@@ -1,13 +1,14 @@
 """Sizes that the reference attention pads to on a CPU, so that a query has the same bits in every batch.
 
-torch's attention kernel takes keys 512 at a time and passes tiles of queries to BLAS. BLAS's order of additions depends on
-the tile's height, on the number of keys, and on the addresses of its buffers, which depend on the height too. With tile
-heights that are multiples of some number, and with certain numbers of keys, the order is always the same.
+torch's attention kernel takes keys 512 at a time and passes tiles of queries to BLAS. BLAS's order of additions depends
+on the tile's height, on the number of keys, and on the addresses of its buffers, which depend on the height too. With
+tile heights that are multiples of some number, and with certain numbers of keys, the order is always the same.
 
-Which sizes these are depends on the CPU, the dtype and the head size. An AMD CPU with AVX-512 adds 384 keys as it adds 512,
-and an Intel CPU does not. The latter needs multiples of 16 queries where a head has 192 dimensions, and of 8 where it has
-128. In bfloat16, its matrix units have no such multiple for heads of 80. So each size is tried before it is used, once a
-process.
+Which sizes these are depends on the CPU, the dtype and the head size. An AMD CPU with AVX-512 adds 384 keys as it adds
+512, and an Intel CPU does not. The latter needs multiples of 16 queries where a head has 192 dimensions, and of 8 where
+it has
+128. In bfloat16, its matrix units have no such multiple for heads of 80. So each size is tried before it is used, once
+a process.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class AttentionSizes:
 def attention_sizes(head_dim: int, dtype: torch.dtype, device: torch.device) -> AttentionSizes:
     """The sizes for heads of ``head_dim`` dimensions in ``dtype``, found by experiment: some 50 ms for 64 dimensions.
 
-    Where no multiple gives equal bits in bfloat16, the attention computes in float32. Where none does in float32, results
-    are only close, and the sizes are the largest. Nothing is tried on a GPU.
+    Where no multiple gives equal bits in bfloat16, the attention computes in float32. Where none does in float32,
+    results are only close, and the sizes are the largest. Nothing is tried on a GPU.
     """
     if device.type != "cpu":
         return AttentionSizes(dtype, _MULTIPLES[0], (*_KEYS, KEY_BLOCK))
@@ -102,7 +103,7 @@ class _Trial:
 
 
 def _counts(multiple: int) -> Iterator[int]:
-    """Numbers of queries whose last tile has each height that the padding allows, for the highest tiles some of them."""
+    """Numbers of queries whose last tile has each height that the padding allows; of high tiles, some heights."""
     for queries, height in _TILES.items():
         for last in range(multiple, height + 1, max(multiple, height // 8)):
             yield queries + last

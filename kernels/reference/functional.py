@@ -40,8 +40,8 @@ class Group(NamedTuple):
 def rms_norm(x: Tensor, scaled_weight: Tensor, floor: Tensor) -> Tensor:
     """RMSNorm in float32: ``x / sqrt(mean(x^2) + eps) * weight``, the root's argument times N.
 
-    Each operation rounds exactly, so an element has the same bits in a vector and alone. With ``torch.hypot``, a few norms have
-    not.
+    Each operation rounds exactly, so an element has the same bits in a vector and alone. With ``torch.hypot``, a few
+    norms have not.
 
     Args:
         x: [..., N].
@@ -102,7 +102,7 @@ def read_cache(cache: Tensor, scales: Tensor | None, group: Group, room: Tensor,
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:
-    """``cap * tanh(x / cap)`` in double precision, so that rounding hides how an element was computed: see `row_parts`."""
+    """``cap * tanh(x / cap)`` in double precision: rounding hides how an element was computed. See `row_parts`."""
     return torch.tanh(x.to(torch.float64) / cap).mul_(cap).to(x.dtype)
 
 
@@ -134,8 +134,8 @@ def attend_group(
     if cap > 0.0:
         result = capped_attention(queries, k, v, mask, scale, cap)
     elif queries.shape[0] * queries.shape[1] == 1 and queries.shape[2] <= 32:
-        # One key head of one row, and no more queries than torch takes at a time. For such a single piece of work it leaves
-        # its threads to BLAS, which adds in another order with some numbers of them. So there are two pieces.
+        # One key head of one row, and no more queries than torch takes at a time. For such a single piece of work it
+        # leaves its threads to BLAS, which adds in another order with some numbers of them. So there are two pieces.
         two = [x.expand(2, -1, -1, -1) for x in (queries, k, v)]
         result = F.scaled_dot_product_attention(two[0], two[1], two[2], attn_mask=mask, scale=scale)[:1]
     else:
@@ -186,11 +186,11 @@ def attend(
 
 
 def row_parts(x: Tensor, most: int) -> list[Tensor]:
-    """[T, N] whose rows are apart, as parts of some rows or a piece of one, for an operation whose elements are independent.
+    """[T, N] whose rows are apart, as parts of some rows or a piece of one, for an elementwise operation.
 
-    torch computes the elements of a run in vectors, and the last few one by one, which gives them other bits. On a CPU it takes
-    adjacent rows as one run, and divides a run of more than ``most`` elements between threads. Each run of these parts ends
-    with a row, or with the last vector of one.
+    torch computes the elements of a run in vectors, and the last few one by one, which gives them other bits. On a CPU
+    it takes adjacent rows as one run, and divides a run of more than ``most`` elements between threads. Each run of
+    these parts ends with a row, or with the last vector of one.
     """
     parts: list[Tensor] = []
     for rows in x.split(max(1, most // x.shape[1])):

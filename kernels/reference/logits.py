@@ -1,8 +1,8 @@
 """From a row of logits to the distribution that is sampled: penalties, bias, masks, truncation.
 
 Each function works on one row and its parameters, and touches as little of it as it can. A penalty costs time linear in
-the history; truncation sorts only the tokens that can survive it. One row at a time also keeps the row in the CPU's cache
-and makes its result independent of its neighbours.
+the history; truncation sorts only the tokens that can survive it. One row at a time also keeps the row in the CPU's
+cache and makes its result independent of its neighbours.
 
 The definitions are those of vLLM and Hugging Face transformers, with every tie decided (higher logit first, then lower
 id). Rows are numpy arrays: a row needs many small operations, and numpy has less overhead. Not here: the draw itself
@@ -155,8 +155,8 @@ def process(logits: Floats, params: RowParams, table: SlotTable, mask: Tensor | 
 def fallback(params: RowParams, table: SlotTable, mask: Tensor | None, vocab: int) -> int:
     """The token of a row that has no logit above -inf: the lowest id that is allowed.
 
-    Where no token satisfies all, min_tokens counts no more, and where there is still none, allowed ids do not either. Bad
-    words do not count. 0 if the mask allows none.
+    Where no token satisfies all, min_tokens counts no more, and where there is still none, allowed ids do not either.
+    Bad words do not count. 0 if the mask allows none.
     """
     choices = [np.ones(vocab, dtype=np.bool_)]
     for allowed in reversed(_masks(params, table, mask)):
@@ -171,8 +171,8 @@ def survivors(scaled: Floats, best: float, params: RowParams) -> Ids:
     """The tokens that top-k, then top-p, then min-p leave.
 
     * top-k: the k most likely.
-    * top-p: the fewest most likely tokens whose share of what top-k left reaches p (Holtzman et al. 2020): a token stays
-      while those before it have less than p. The weights are float32, their sums float64.
+    * top-p: the fewest most likely tokens whose share of what top-k left reaches p (Holtzman et al. 2020): a token
+      stays while those before it have less than p. The weights are float32, their sums float64.
     * min-p: tokens whose weight ``exp(scaled - best)`` is at least min_p, the most likely token's weight being 1
       (Nguyen et al. 2024).
 

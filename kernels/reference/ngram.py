@@ -23,8 +23,8 @@ def continuation(tokens: Sequence[int], count: int, max_ngram: int, least: int =
         least: how many tokens of the end must occur earlier.
 
     Returns:
-        ``count`` tokens; where the last token has not occurred before, its repetitions. Nothing where too few tokens of the
-        end occur earlier.
+        ``count`` tokens; where the last token has not occurred before, its repetitions. Nothing where too few tokens of
+        the end occur earlier.
     """
     length = len(tokens)
     at, matched = latest_match(tokens, max_ngram)

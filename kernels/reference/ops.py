@@ -1,7 +1,7 @@
 """``ReferenceOps``: every operation in plain torch. The CPU path, and the oracle of every other implementation's tests.
 
-It runs on any device. On a CPU each row's result has the same bits whatever else is in the batch; comments say where that
-takes care.
+It runs on any device. On a CPU each row's result has the same bits whatever else is in the batch; comments say where
+that takes care.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ def flat_scales(scales: tuple[Tensor, Tensor] | None) -> tuple[Tensor | None, Te
 class ReferenceOps(Ops):
     """`Ops` in plain torch.
 
-    A batch's first layer computes what all share (rotations, the attention's indices and masks); the next batch replaces
-    it. Use one from one thread at a time.
+    A batch's first layer computes what all share (rotations, the attention's indices and masks); the next batch
+    replaces it. Use one from one thread at a time.
 
-    Activations may have more rows than the batch has tokens: padding at the end, whose results are undefined and are not
-    written to the cache. Keys and values may have another dtype than the activations.
+    Activations may have more rows than the batch has tokens: padding at the end, whose results are undefined and are
+    not written to the cache. Keys and values may have another dtype than the activations.
     """
 
     scripted = True

@@ -2,9 +2,9 @@
 
 The token of a row is ``argmax(processed / T + gumbel(seed, position, token))`` over the tokens that the row's mask and
 truncation leave, ties to the lowest id: the Gumbel-max trick (Gumbel 1954) with the noise of `philox.py` and the
-processing of `logits.py`. The result is that of this formula, bit by bit, in float32. Most of its work is skipped where a
-bound shows that it cannot matter (the noise never exceeds 16.64). Tensors of another device are copied to the host, so
-every device gives the same tokens.
+processing of `logits.py`. The result is that of this formula, bit by bit, in float32. Most of its work is skipped where
+a bound shows that it cannot matter (the noise never exceeds 16.64). Tensors of another device are copied to the host,
+so every device gives the same tokens.
 
 Degenerate logits have defined outcomes too, and affect only their own row:
 
@@ -229,7 +229,8 @@ def _winners(group: list[_Contest]) -> list[int]:
             np.repeat(np.array([contest.params.seed for contest in group], dtype=np.int64).view(np.uint64), counts),
         )
         least = np.repeat(np.array([[contest.least] for contest in group], dtype=np.float32), counts, axis=0)
-    # -log(-log(u)) <= -log(1 - u), so tokens with 1 - u > exp(score - least) cannot win. That saves nearly all logarithms.
+    # -log(-log(u)) <= -log(1 - u), so tokens with 1 - u > exp(score - least) cannot win. That saves nearly all
+    # logarithms.
     indices = np.flatnonzero(1 - u <= np.exp(scores - least))
     sums = scores.reshape(-1)[indices] + to_gumbel(u.reshape(-1)[indices])
     winners = []

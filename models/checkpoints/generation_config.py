@@ -10,7 +10,7 @@ _FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def recommended_sampling(source: ModelSource) -> dict[str, float]:
-    """Read a model's recommended ``temperature``, ``top_p``, ``top_k``, ``min_p`` and ``repetition_penalty``, as far as given.
+    """Read a model's ``temperature``, ``top_p``, ``top_k``, ``min_p`` and ``repetition_penalty``, as far as given.
 
     A GGUF file has none.
 

@@ -93,8 +93,8 @@ def resolve_model(model: str, hub_files: Sequence[str] = MODEL_FILES) -> ModelSo
     """Find a model's files, downloading them where ``model`` is a hub id.
 
     Args:
-        model: an alias of ``EMBEDDED_MODELS`` or ``EMBEDDED_DRAFTS``; an HF folder or its config.json; a .gguf file or a
-            folder with one; or a hub id (``org/name``).
+        model: an alias of ``EMBEDDED_MODELS`` or ``EMBEDDED_DRAFTS``; an HF folder or its config.json; a .gguf file or
+            a folder with one; or a hub id (``org/name``).
         hub_files: the patterns of the files to download from a hub.
 
     Raises:

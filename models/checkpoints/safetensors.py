@@ -71,8 +71,8 @@ class SafetensorsCheckpoint(Checkpoint):
             stored: maps a tensor's name in the files to the weight, where it is not the family's map.
 
         Raises:
-            ModelLoadError: a file is missing or damaged, the index names a tensor that its shard does not have, a weight is
-                there under two names, or a layer has one that ``shapes`` lack.
+            ModelLoadError: a file is missing or damaged, the index names a tensor that its shard does not have, a
+                weight is there under two names, or a layer has one that ``shapes`` lack.
         """
         self.config = config
         self._shapes = weight_shapes(config) if shapes is None else shapes

@@ -8,9 +8,10 @@ from pathlib import Path
 def write_file(path: Path, content: bytes) -> None:
     """Write a file in place of an older one, which stays until all of the new one is written.
 
-    Others may read it: a temporary file, or one of ``safetensors.torch.save_file``, would be its owner's alone. One process
-    writes it at a time, under one name, so that the next replaces what a killed one has left: it may be large, and no cache
-    evicts it. Files of caches, which several processes write at once, are those of `cache_files.write_whole`.
+    Others may read it: a temporary file, or one of ``safetensors.torch.save_file``, would be its owner's alone. One
+    process writes it at a time, under one name, so that the next replaces what a killed one has left: it may be large,
+    and no cache evicts it. Files of caches, which several processes write at once, are those of
+    `cache_files.write_whole`.
 
     Raises:
         OSError: it cannot be written. The error names ``path``.

@@ -1,8 +1,8 @@
 """``GGUFFile``: the metadata and the tensor table of a GGUF file, memory-mapped.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The gguf package's own reader makes several numpy
-arrays for each string of a vocabulary, which takes seconds; this one makes one ``str``. Not here: the meaning of metadata
-and tensors for a model (`checkpoint.py`, `config.py`).
+arrays for each string of a vocabulary, which takes seconds; this one makes one ``str``. Not here: the meaning of
+metadata and tensors for a model (`checkpoint.py`, `config.py`).
 """
 
 from __future__ import annotations

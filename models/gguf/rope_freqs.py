@@ -1,8 +1,8 @@
 """Llama 3's rotary scaling, recovered from the per-frequency factors of a GGUF file.
 
-llama.cpp's converter evaluates the scaling and stores each rotary frequency's divisor (``rope_freqs.weight``). The engine
-computes frequencies from `RopeScaling`. So the scaling is recovered from the factors, and accepted only if it reproduces
-them.
+llama.cpp's converter evaluates the scaling and stores each rotary frequency's divisor (``rope_freqs.weight``). The
+engine computes frequencies from `RopeScaling`. So the scaling is recovered from the factors, and accepted only if it
+reproduces them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tokenizer in a GGUF file, built from the file's own fields.
 
-The fields: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp's vocabulary for unspecified details.
-Two kinds: ``gpt2`` is byte-level BPE with merges, ``llama`` is SentencePiece's BPE with scores.
+The fields: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp's vocabulary for unspecified
+details. Two kinds: ``gpt2`` is byte-level BPE with merges, ``llama`` is SentencePiece's BPE with scores.
 """
 
 from __future__ import annotations

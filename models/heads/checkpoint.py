@@ -1,8 +1,8 @@
 """``open_head``: an EAGLE-3 head's folder, and the map from its own small vocabulary to the target's.
 
-A head's folder may leave out the token embedding and the output projection. They are the target's then, the projection's
-rows being those of the tokens that the head can draft. Two tensors map the vocabularies: ``d2t`` has each draft token's distance from its token of the
-target, and ``t2d`` marks the target's tokens that can be drafted.
+A head's folder may leave out the token embedding and the output projection. They are the target's then, the
+projection's rows being those of the tokens that the head can draft. Two tensors map the vocabularies: ``d2t`` has each
+draft token's distance from its token of the target, and ``t2d`` marks the target's tokens that can be drafted.
 """
 
 from __future__ import annotations

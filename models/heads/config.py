@@ -1,7 +1,7 @@
 """``HeadConfig``: an EAGLE-3 head's shape, from the ``config.json`` of either of its two formats.
 
-- The ``speculators`` library's: ``speculators_model_type`` is ``eagle3``, and ``transformer_layer_config`` describes the
-  decoder layer (https://docs.vllm.ai/projects/speculators).
+- The ``speculators`` library's: ``speculators_model_type`` is ``eagle3``, and ``transformer_layer_config`` describes
+  the decoder layer (https://docs.vllm.ai/projects/speculators).
 - EAGLE's own, which SpecForge writes too: the layer's fields, and ``draft_vocab_size`` beside them
   (https://github.com/SafeAILab/EAGLE, https://github.com/sgl-project/SpecForge).
 

@@ -1,13 +1,13 @@
 """``Eagle3Head``: drafts tokens from the tokens and the target's hidden states before them.
 
 An entry stands for a position i of a sequence: its inputs are the hidden state of position i and the embedding of token
-i + 1. The hidden state is the target's, three layers fused into one vector, or where the target has not computed token i
-yet, the head's own output for position i - 1. One decoder layer over all entries gives that output, which also predicts
-token i + 2.
+i + 1. The hidden state is the target's, three layers fused into one vector, or where the target has not computed token
+i yet, the head's own output for position i - 1. One decoder layer over all entries gives that output, which also
+predicts token i + 2.
 
 A parallel head (in the manner of P-EAGLE and DFlash) predicts all drafts of a round in one pass. The entries of
-the drafts behind the first have the hidden state of the last entry before them, and in the place of the token, which is not
-known yet, a trained vector for each distance. Such a head may have several layers.
+the drafts behind the first have the hidden state of the last entry before them, and in the place of the token, which is
+not known yet, a trained vector for each distance. Such a head may have several layers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Eagle3Head:
         cache_dtype: of activations and cache.
         device: of the weights.
         target_ids: [draft_vocab] int64, the target's token of each token that it can draft.
-        first_mask_id: what a parallel head reads in the place of the token of its second draft. The others count up from it.
+        first_mask_id: what a parallel head reads in the place of the token of its second draft. The others count up
+            from it.
         quantization: the formats of its projections, joined with ``+``.
 
     Raises:
@@ -101,7 +102,8 @@ class Eagle3Head:
         Arguments are those of `fill_cache`.
 
         Returns:
-            [S, draft_vocab] logits of the token after each entry's, and [S, hidden], the hidden state of the next entry.
+            [S, draft_vocab] logits of the token after each entry's, and [S, hidden], the hidden state of the next
+            entry.
         """
         return self._pass(batch, token_ids, hidden, cache)
 

@@ -44,8 +44,8 @@ def write_head_folder(
     Args:
         folder: created if missing; its files are overwritten.
         config: the head's shape.
-        weights: its weights by the names of `head_shapes`, all but the embedding, and without an output projection that it
-            takes from its target. Saved in bfloat16.
+        weights: its weights by the names of `head_shapes`, all but the embedding, and without an output projection that
+            it takes from its target. Saved in bfloat16.
         target_ids: [draft_vocab_size], the target's token of each token that it can draft, ascending.
         fp8_projection: save the output projection in FP8, with a scale a row.
     """

@@ -40,7 +40,8 @@ class HeadWeights:
     """What a pass of the head runs on.
 
     Attributes:
-        vectors: what an entry can read as its token: the embeddings, and behind them the vectors of a parallel head's drafts.
+        vectors: what an entry can read as its token: the embeddings, and behind them the vectors of a parallel head's
+            drafts.
         hidden_norm: the weights of the norm of the hidden states.
         layers: the decoder layers.
         norm: the weights of the norm before the output projection.

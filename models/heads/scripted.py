@@ -1,7 +1,7 @@
 """``ScriptedPass``: a pass of a head as one TorchScript program, for CPUs; see `draftline.models.scripted`.
 
-A pass has few projections, so that operations called one by one from Python took as long as these: with SmolLM2's head, of one
-layer, 1.3 ms a draft on two cores, and as one program 0.9.
+A pass has few projections, so that operations called one by one from Python took as long as these: with SmolLM2's head,
+of one layer, 1.3 ms a draft on two cores, and as one program 0.9.
 """
 
 # No ``from __future__ import annotations`` here: TorchScript reads the annotations.

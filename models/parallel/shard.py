@@ -1,9 +1,9 @@
 """``Shard``: one rank's part of a model, as the model's own code sees it.
 
-A family builds its projections from a configuration and a checkpoint. A rank gives it the configuration of its part, and a
-checkpoint that reads just that part of every tensor. What remains is that some results are parts as well: those of `summed`
-projections, of the embedding and of the head. The shard turns each into the whole. `WHOLE`, that of a single process,
-changes nothing.
+A family builds its projections from a configuration and a checkpoint. A rank gives it the configuration of its part,
+and a checkpoint that reads just that part of every tensor. What remains is that some results are parts as well: those
+of `summed` projections, of the embedding and of the head. The shard turns each into the whole. `WHOLE`, that of a
+single process, changes nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Shard(Protocol):
         ...
 
     def summed(self, make: Callable[[Tensor | None], Linear], bias: Tensor | None) -> Linear:
-        """A projection whose input is divided between the ranks. ``make`` makes this rank's share, with a bias or without."""
+        """A projection whose input is divided between the ranks.
+
+        ``make`` makes this rank's share, with a bias or without.
+        """
         ...
 
     def joined(self, part: Linear) -> Linear:

@@ -1,8 +1,8 @@
 """``Split``: which heads, channels and tokens each rank of a model has. Arithmetic only.
 
-- Heads are divided by groups: a key/value head and the query heads that read it. The first ranks have one group more where
-  they do not come out even. If there are more ranks than groups, several ranks share a group: each has some of its query
-  heads, and a copy of its key/value head.
+- Heads are divided by groups: a key/value head and the query heads that read it. The first ranks have one group more
+  where they do not come out even. If there are more ranks than groups, several ranks share a group: each has some of
+  its query heads, and a copy of its key/value head.
 - The MLP's channels and the vocabulary are divided in units of 128, the last of which may be smaller: so the groups of
   quantized weights, and the copies of tiles, stay whole.
 """

@@ -1,7 +1,7 @@
 """``ChatEncoder``: a conversation as token ids, in which only the chat template's own markers are special tokens.
 
-``<|im_end|>`` in a message is text that its author wrote, not the end of the message. So special tokens are recognised by
-their author:
+``<|im_end|>`` in a message is text that its author wrote, not the end of the message. So special tokens are recognised
+by their author:
 
 1. A special token's name in a message is replaced by a private placeholder before rendering, so that the template can
    neither recognise nor change it.
@@ -10,10 +10,10 @@ their author:
 3. A tokenizer that knows the markers but not the special tokens encodes the whole text. The markers' ids are then
    replaced by the special tokens'.
 
-Encoding the whole text at once keeps everything else unchanged: the splitting of text next to a special token, white space
-that a special token absorbs, SentencePiece's leading space. So a conversation without special tokens' names has the ids of
-HF's ``apply_chat_template``, and templates may trim or test contents freely. Added tokens that are not special
-(``<think>``) are ordinary vocabulary, and are recognised in messages too, as in HF.
+Encoding the whole text at once keeps everything else unchanged: the splitting of text next to a special token, white
+space that a special token absorbs, SentencePiece's leading space. So a conversation without special tokens' names has
+the ids of HF's ``apply_chat_template``, and templates may trim or test contents freely. Added tokens that are not
+special (``<think>``) are ordinary vocabulary, and are recognised in messages too, as in HF.
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ def _unknown_ids(backend: Backend) -> set[int]:
 
 
 def encode_ids(backend: Backend, text: str, *, add_special_tokens: bool = True) -> list[int]:
-    """The ids of a text. Other threads go on meanwhile: of the library's calls, only those for batches release the GIL."""
+    """The ids of a text.
+
+    Other threads go on meanwhile: of the library's calls, only those for batches release the GIL.
+    """
     [encoding] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
     ids: list[int] = encoding.ids
     return ids

@@ -96,7 +96,10 @@ _GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
 
 
 def _up_to_the_end_of(content: str, text: str) -> str:
-    """``text`` as far as the last message's ``content``, which a template may have trimmed. HF cuts it in the same place."""
+    """``text`` as far as the last message's ``content``, which a template may have trimmed.
+
+    HF cuts it in the same place.
+    """
     trimmed = content.strip()
     start = text.rfind(trimmed) if trimmed else -1
     if start < 0:

@@ -141,7 +141,7 @@ def _eos_ids(backend: Backend, named: Mapping[str, str], generation: HfConfig) -
 
 
 def _chat_template(folder: Path, config: Mapping[str, object]) -> str | None:
-    """chat_template.jinja, else the template of tokenizer_config.json; of several, those for chats with and without tools."""
+    """chat_template.jinja, else tokenizer_config.json's template; of several, those with and without tools."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         more = folder / "additional_chat_templates" / "tool_use.jinja"

@@ -31,7 +31,8 @@ class Rendering:
         add_generation_prompt: end where the assistant's next message begins.
         continue_final_message: end in the midst of the last message, which the model then continues.
         tools: the tools that the template shows, in OpenAI's form; JSON values.
-        members: what messages have besides role and content, by their index: ``tool_calls``, ``tool_call_id``, …; JSON values.
+        members: what messages have besides role and content, by their index: ``tool_calls``, ``tool_call_id``, …; JSON
+            values.
     """
 
     variables: Mapping[str, object] = field(default_factory=dict)

@@ -167,7 +167,8 @@ class Tokenizer:
     def max_token_bytes(self) -> int:
         """The most bytes of UTF-8 that one token stands for in a text before its normalization.
 
-        Normalization shortens a text at most to a third, by composing characters (https://unicode.org/faq/normalization.html#12).
+        Normalization shortens a text at most to a third, by composing characters
+        (https://unicode.org/faq/normalization.html#12).
         """
         longest = max(map(len, self._bytes_and_names), default=1)
         return longest if self._backend.normalizer is None else _MAX_COMPOSITION * longest
@@ -188,8 +189,8 @@ def load_tokenizer(model: str, config: ModelConfig, chat_template: Path | None =
         chat_template: a file with a Jinja template in place of the model's; None for the model's.
 
     Raises:
-        ModelLoadError: there is no such model or tokenizer, or it has other ids that the model has not; or the file of the
-            template cannot be read.
+        ModelLoadError: there is no such model or tokenizer, or it has other ids that the model has not; or the file of
+            the template cannot be read.
     """
     source = resolve_model(model, TOKENIZER_FILES)
     data = _READERS[source.kind](source.path).within(config.vocab_size)

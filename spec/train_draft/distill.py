@@ -43,8 +43,8 @@ class Schedule:
         batch_tokens: tokens of one optimizer step, prompts included.
         learning_rate: the peak learning rate of AdamW. It rises linearly during ``warmup``, then falls as a cosine.
         warmup: the share of the training with a rising learning rate.
-        seconds: a limit on the duration of all runs together; None is no limit. Training ends after all epochs, or at the
-            limit, and the learning rate follows the earlier of the two.
+        seconds: a limit on the duration of all runs together; None is no limit. Training ends after all epochs, or at
+            the limit, and the learning rate follows the earlier of the two.
         stop_after: seconds after which a run stops, to be continued by another; None is never.
         pauses: the number of evenly spread pauses in which the caller can evaluate the draft model.
         seed: the seed of the order of samples.

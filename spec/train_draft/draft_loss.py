@@ -1,8 +1,8 @@
-"""The loss of a head's drafts: cross entropy while they are far from the target, then the probability that they are rejected.
+"""The loss of a head's drafts: cross entropy far from the target, then the probability that they are rejected.
 
-A head is too small for the target's distribution. Of the distributions that it can have, the one with the least cross entropy is not
-the one whose drafts are accepted most often. The acceptance alone teaches little where it is low. So both count, and the acceptance
-counts more, the higher it is (LK losses, 2026, https://arxiv.org/abs/2602.23881).
+A head is too small for the target's distribution. Of the distributions that it can have, the one with the least cross
+entropy is not the one whose drafts are accepted most often. The acceptance alone teaches little where it is low. So
+both count, and the acceptance counts more, the higher it is (LK losses, 2026, https://arxiv.org/abs/2602.23881).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch import Tensor
 from typing_extensions import override
 
 _DECLINE = 3.0
-"""How fast the share of the cross entropy falls with the acceptance: from 1 where none is accepted to 1/20 where all are."""
+"""How fast the share of the cross entropy falls with the acceptance: from 1 where none is accepted to 1/20 where all
+are."""
 
 _CHUNK = 4096
 """Drafts whose probabilities are in memory at once: 270 MB a tensor, for a draft vocabulary of 16,384."""
@@ -35,9 +36,10 @@ def draft_losses(wanted: Tensor, logits: Tensor) -> Tensor:
 
 
 class _DraftLosses(torch.autograd.Function):
-    """`draft_losses`, with the gradient computed in the forward pass: autograd would keep several float32 tensors of [P, V].
+    """`draft_losses`, with the gradient in the forward pass: autograd would keep several float32 tensors [P, V].
 
-    With the probabilities w of the target and q of the head, and s the share of the cross entropy, which gets no gradient:
+    With the probabilities w of the target and q of the head, and s the share of the cross entropy, which gets no
+    gradient:
 
         loss        = s * -sum(w log q) + (1 - s) * (1 - sum(min(w, q)))
         d loss / dz = s * (sum(w) q - w) - (1 - s) * q * ([q < w] - sum of q where q < w)

@@ -1,9 +1,10 @@
 """``TrainedHead``: an EAGLE-3 head in differentiable torch operations, unrolled as it will draft.
 
-Drafting feeds the head its own outputs. Training does the same for a few steps, so that it learns from the inputs that it
-will have (training-time test, Li et al. 2025, https://arxiv.org/abs/2503.01840, section 3.2). Step 0 reads the target's
-hidden states at all positions at once. Step s reads the outputs of step s - 1, one position later. An entry of step s sees
-the entries of step 0 up to s positions before it, then one entry of each later step, as in a round of drafts.
+Drafting feeds the head its own outputs. Training does the same for a few steps, so that it learns from the inputs that
+it will have (training-time test, Li et al. 2025, https://arxiv.org/abs/2503.01840, section 3.2). Step 0 reads the
+target's hidden states at all positions at once. Step s reads the outputs of step s - 1, one position later. An entry of
+step s sees the entries of step 0 up to s positions before it, then one entry of each later step, as in a round of
+drafts.
 
 A parallel head has no outputs to read. Its steps are the entries of one pass, which see one another in the same way.
 """
@@ -32,7 +33,8 @@ from draftline.spec.train_draft.packing import Packed, pack
 from draftline.spec.train_draft.samples import Sample
 
 _STEP_DECAY = 0.8
-"""The weight of a step's loss, relative to that of the step before: a later draft counts only if the earlier are right."""
+"""The weight of a step's loss, relative to that of the step before: a later draft counts only if the earlier are
+right."""
 
 _BATCH = 32
 """Samples measured at once."""
@@ -154,7 +156,10 @@ def trained_head(target: Target, checkpoint: HeadCheckpoint) -> TrainedHead:
 
 @torch.no_grad()
 def start_from(head: TrainedHead, trained: TrainedHead) -> None:
-    """Give a head the weights of one of the same shape. Tokens that only ``head`` drafts keep their rows of the projection."""
+    """Give a head the weights of one of the same shape.
+
+    Tokens that only ``head`` drafts keep their rows of the projection.
+    """
     places = torch.searchsorted(head.target_ids, trained.target_ids).clamp(max=len(head.target_ids) - 1)
     shared = head.target_ids[places] == trained.target_ids
     starts = trained.weights()
@@ -328,7 +333,7 @@ def head_acceptance(head: TrainedHead, target: Target, samples: Sequence[Sample]
 def _agreement(
     head: TrainedHead, target: Target, samples: Sequence[Sample], steps: int
 ) -> Iterable[tuple[list[list[bool]], int]]:
-    """For each sample, by step and answer token, whether the draft of that step is that token; and the answer's length."""
+    """For each sample, by step and answer token, whether that step drafts that token; and the answer's length."""
     device, dtype = target.head.device, target.head.dtype
     for first in range(0, len(samples), _BATCH):
         batch = samples[first : first + _BATCH]

@@ -102,8 +102,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window:
 def batches(samples: Sequence[Sample], tokens: int, rng: random.Random) -> Iterator[list[Sample]]:
     """Every sample once, in batches of samples of similar length. A sample longer than ``tokens`` is its own batch.
 
-    The batches come in random order, and a batch has a random part of the samples of its length. Attention and the steps of
-    a head run on [sequences, longest]: in batches of any lengths most of that would be padding.
+    The batches come in random order, and a batch has a random part of the samples of its length. Attention and the
+    steps of a head run on [sequences, longest]: in batches of any lengths most of that would be padding.
 
     Args:
         samples: any number of them.

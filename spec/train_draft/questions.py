@@ -1,4 +1,4 @@
-"""Templates of what users often ask a small model for: word problems, short questions, translation into English, and reports.
+"""Templates of users' frequent questions: word problems, short questions, translation into English, reports.
 
 They were written for this purpose, and come from no data set.
 """

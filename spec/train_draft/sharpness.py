@@ -1,9 +1,10 @@
-"""How much a head's logits are multiplied by once it is trained, so that more of its drafts are right at temperatures above 0.
+"""The factor of a trained head's logits with which the most of its drafts are right at temperatures above 0.
 
-A head learns the target's distribution as far as it can know it: the mean of those that the target may have. A mean is flatter than
-what it is the mean of. Drafts are accepted where the head and the target choose the same token with the same noise (Gumbel
-coupling, Daliri et al. 2024, https://arxiv.org/abs/2408.07978), which they do more often with somewhat sharper logits. The likeliest
-token stays the likeliest, so greedy drafts stay the same, but for the rounding of saved weights.
+A head learns the target's distribution as far as it can know it: the mean of those that the target may have. A mean is
+flatter than what it is the mean of. Drafts are accepted where the head and the target choose the same token with the
+same noise (Gumbel coupling, Daliri et al. 2024, https://arxiv.org/abs/2408.07978), which they do more often with
+somewhat sharper logits. The likeliest token stays the likeliest, so greedy drafts stay the same, but for the rounding
+of saved weights.
 """
 
 from __future__ import annotations

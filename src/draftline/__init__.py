@@ -6,8 +6,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-# Between two operators of a step OpenMP's threads should neither sleep (waking them costs more than a small linear layer)
-# nor spin for long (that starves a second process). torch reads this once, when it is imported.
+# Between two operators of a step OpenMP's threads should neither sleep (waking them costs more than a small linear
+# layer) nor spin for long (that starves a second process). torch reads this once, when it is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 if TYPE_CHECKING:

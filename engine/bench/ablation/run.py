@@ -46,7 +46,8 @@ class Measured:
 class Ablation:
     """Measures variants of one engine under one load.
 
-    All conversations are there at once. The time to the first token counts from then, and from when a later turn is due.
+    All conversations are there at once. The time to the first token counts from then, and from when a later turn is
+    due.
     """
 
     def __init__(self, engine: EngineConfig, load: LoadConfig) -> None:
@@ -66,7 +67,8 @@ class Ablation:
     async def measure(self, variant: Variant, progress: Callable[[Answer], object]) -> dict[str, Any]:
         """Start the variant's server, put the load on it, and return the fields of a result.
 
-        The first variant is the baseline of the others. One that cannot start has an ``error`` in place of measurements.
+        The first variant is the baseline of the others. One that cannot start has an ``error`` in place of
+        measurements.
         """
         fields: dict[str, Any] = {"benchmark": "ablation", "variant": variant.name, "state": variant.state}
         fields |= {"workload": self._workload.name, "preset": self._load.preset, "definition": asdict(variant)}

@@ -1,7 +1,7 @@
 """The server of a variant, a process of its own: ``python -m draftline.engine.bench.ablation.serving SPEC``.
 
-It prints one line of JSON when it serves, and stops when its standard input ends, as it does when the process that started it
-ends.
+It prints one line of JSON when it serves, and stops when its standard input ends, as it does when the process that
+started it ends.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ async def _serve(config: EngineConfig, names: list[str], engine_process: bool) -
 
 
 def main(spec: str) -> None:
-    """Serve until standard input ends. ``spec`` has the engine's options, the substitutes, and whether it has a process."""
+    """Serve until standard input ends.
+
+    ``spec`` has the engine's options, the substitutes, and whether it has a process.
+    """
     start_process("warning", "text")
     values = json.loads(spec)
     config = EngineConfig.model_validate(values["options"])

@@ -21,7 +21,10 @@ _COLUMNS = (
 
 
 def ablation_table(lines: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> Table:
-    """A line for each variant. Changes within the rounds' spread, and those of one round, are in brackets; errors take a line's place."""
+    """A line for each variant.
+
+    Changes within the rounds' spread, and those of one round, are in brackets; errors take a line's place.
+    """
     table = Table(title=f"ablation, {lines[0]['workload']}", title_justify="left")
     for number, name in enumerate(_COLUMNS):
         table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")

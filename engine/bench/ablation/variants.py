@@ -1,4 +1,4 @@
-"""``Variant``: an engine with one optimization switched, by an option where there is one, else by a benchmark's substitute."""
+"""``Variant``: an engine with one optimization switched, by an option, or where there is none by a substitute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from draftline.engine.drafting.build import with_embedded_draft
 from draftline.engine.errors import UsageError
 
 Batching = Literal["continuous", "static", "single"]
-"""How the load is sent: as it arrives, in batches of which the next waits for the last answer of the one before, one by one."""
+"""How the load is sent: as it arrives, in batches of which the next waits for the last answer of the one before, one by
+one."""
 
 BASELINE = "baseline"
 

@@ -1,4 +1,4 @@
-"""The GPU's operations without some of its kernels: products from the vendor's library, attention from torch's reference."""
+"""The GPU's operations without some of its kernels: the vendor's products, and the reference's attention."""
 
 from __future__ import annotations
 

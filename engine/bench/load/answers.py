@@ -68,8 +68,8 @@ class Answer:
     def gaps_s(self) -> list[float]:
         """The gaps between tokens. Tokens that arrive together share the gap before them equally.
 
-        Those that arrive with the first token have none before them. Where the server does not say how many arrived, each
-        arrival brought an equal share.
+        Those that arrive with the first token have none before them. Where the server does not say how many arrived,
+        each arrival brought an equal share.
         """
         gaps: list[float] = []
         last = None

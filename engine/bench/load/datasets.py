@@ -28,9 +28,9 @@ def read_dataset(
 ) -> list[tuple[Turn, ...]]:
     """Read the users' turns of a file: one JSON list, or JSON lines.
 
-    An entry is a text, or an object with a ``prompt``. An entry of ShareGPT has ``conversations`` (or ``messages``) with a
-    speaker and a text each; one of Spec-Bench has ``turns``, texts of the user. A ShareGPT answer says how long ours may be:
-    a token for four of its characters.
+    An entry is a text, or an object with a ``prompt``. An entry of ShareGPT has ``conversations`` (or ``messages``)
+    with a speaker and a text each; one of Spec-Bench has ``turns``, texts of the user. A ShareGPT answer says how long
+    ours may be: a token for four of its characters.
 
     Args:
         path: the file.

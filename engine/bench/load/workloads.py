@@ -166,7 +166,8 @@ WORKLOADS: Mapping[str, Mapping[Size, Workload]] = {
         Workload("chat-serving", 256, _span(32, 256), _span(64, 384), "poisson", 16, turns=5, shared_prefix=256, think_s=1),
     ),
 }  # fmt: skip
-"""By name and size. ``small`` is for a few CPU cores, ``medium`` for a small model on a GPU, ``large`` for a full GPU."""
+"""By name and size. ``small`` is for a few CPU cores, ``medium`` for a small model on a GPU, ``large`` for a full
+GPU."""
 
 
 def find_workload(name: str, size: Size) -> Workload:

@@ -29,8 +29,8 @@ _PLAIN, _NOISE = COLOURS[0], COLOURS[4]
 def plot_ablation(lines: Sequence[Line], path: Path) -> None:
     """Plot the variants that could be measured. A grey bar is within the spread of the rounds, or of one round.
 
-    Each bar is relative to the baseline of its own run: a file may have several runs with different loads. Of several lines
-    for one variant of a model, the last counts.
+    Each bar is relative to the baseline of its own run: a file may have several runs with different loads. Of several
+    lines for one variant of a model, the last counts.
     """
     last = {_name(line, lines): line for line in lines if not line.get("error") and not _is_baseline(line)}
     rows = range(len(last))

@@ -28,8 +28,8 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
 def plot_memory(lines: Sequence[Line], path: Path) -> None:
     """Plot each model beside the others. The dashed line is what the engine has reserved.
 
-    The last bar may be hatched: a sequence had to wait, or another to give its blocks back. Of several lines for one batch size
-    of a model, the last counts.
+    The last bar may be hatched: a sequence had to wait, or another to give its blocks back. Of several lines for one
+    batch size of a model, the last counts.
     """
     by_model: dict[str, dict[int, Line]] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""``memory_by_batch``: what weights, cache, activations and graphs take, by batch size, up to where the cache is full."""
+"""``memory_by_batch``: what weights, cache, activations and graphs take, by batch size until the cache is full."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _output_len(runner: BatchRunner) -> int:
 
 
 def batch_sizes(limit: int, most: int, wanted: Sequence[int] | None = None) -> list[int]:
-    """The ``wanted`` sizes up to the boundary ``limit``, that itself, and one sequence more; at most ``most``, the running ones.
+    """The ``wanted`` sizes up to ``limit``, that itself, and one sequence more; at most ``most``, the running ones.
 
     Where None are wanted, they are the powers of two.
     """
@@ -73,10 +73,10 @@ def batch_sizes(limit: int, most: int, wanted: Sequence[int] | None = None) -> l
 def memory_by_batch(runner: BatchRunner, prompt_len: int, rows: Sequence[int] | None = None) -> Iterator[BatchMemory]:
     """Run batches of growing size, up to one sequence more than the cache holds, or to max_num_seqs.
 
-    Prompts have ``prompt_len`` tokens. They are computed first, and stay in the prefix cache. So all sequences of a batch
-    then decode at once, though computing the prompts of a large batch takes much longer than decoding a few tokens. A sequence
-    beyond the boundary waits, or is preempted: the engine does not run out of memory. ``rows`` are the sizes below the
-    boundary; powers of two where None.
+    Prompts have ``prompt_len`` tokens. They are computed first, and stay in the prefix cache. So all sequences of a
+    batch then decode at once, though computing the prompts of a large batch takes much longer than decoding a few
+    tokens. A sequence beyond the boundary waits, or is preempted: the engine does not run out of memory. ``rows`` are
+    the sizes below the boundary; powers of two where None.
 
     Raises:
         UsageError: the prompt is too long, or the engine has no prefix cache.
@@ -117,7 +117,10 @@ def _measured(runner: BatchRunner, rows: int, room: int, prompt_len: int) -> Bat
 
 
 def _run(core: Core) -> tuple[int, int]:
-    """Step until all sequences have ended. Returns the most that ran at once, and the most blocks that sequences held."""
+    """Step until all sequences have ended.
+
+    Returns the most that ran at once, and the most blocks that sequences held.
+    """
     running = held = 0
     for _ in range(_MAX_STEPS):
         if not core.has_work:

@@ -1,4 +1,4 @@
-"""``phase_of_server``: the profile of a running server as a result, from its trace and from two looks at its metrics."""
+"""``phase_of_server``: the profile of a running server as a result, from its trace and its metrics before and after."""
 
 from __future__ import annotations
 

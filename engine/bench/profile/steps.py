@@ -44,7 +44,10 @@ class Phase:
     trace: Path
 
     def fields(self, peak: DevicePeak | None) -> dict[str, Any]:
-        """The fields of a result. Times of parts and kernels are of one step, in microseconds. None is an unknown peak."""
+        """The fields of a result.
+
+        Times of parts and kernels are of one step, in microseconds. None is an unknown peak.
+        """
         limit = None if peak is None or not self.work.steps else limit_s(self.work, peak)
         steps, use, summary = self.summary.steps, Utilization.of(self.work, peak), self.summary
         return {
@@ -120,7 +123,8 @@ class BatchRunner:
     def batch(self, rows: int, prompt_len: int, output_len: int, serial: int | None = None) -> Iterator[None]:
         """Queue a batch, and cancel what is left of it at the end.
 
-        Its prompts are new, unless a ``serial`` is given: the rows of batches with the same serial have the same prompts.
+        Its prompts are new, unless a ``serial`` is given: the rows of batches with the same serial have the same
+        prompts.
         """
         core = self.core
         self._batches += 1

@@ -1,8 +1,8 @@
 """``TraceSummary``: a Chrome trace of torch's profiler, summed up by kernel and by part of the step.
 
-`StepProfiler` marks the parts of steps in the trace. A GPU's kernels belong to the part that launched them, alone or in a
-graph: the trace gives a launch and its kernels the same number. On a CPU the operations themselves take the kernels' place,
-each with its own time, without that of the operations within it.
+`StepProfiler` marks the parts of steps in the trace. A GPU's kernels belong to the part that launched them, alone or in
+a graph: the trace gives a launch and its kernels the same number. On a CPU the operations themselves take the kernels'
+place, each with its own time, without that of the operations within it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ class Metric:
     scale: float = 1.0
 
     def read(self, line: Line | float | None) -> float | None:
-        """The number, or None where the line has none that is finite. Where the path is empty, it is the number itself."""
+        """The number, or None where the line has none that is finite.
+
+        Where the path is empty, it is the number itself.
+        """
         value: Any = line
         for name in self.path:
             if not isinstance(value, Mapping) or value.get(name) is None:

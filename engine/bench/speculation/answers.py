@@ -39,8 +39,8 @@ class Answers:
 def ask(engine: EngineClient, requests: Sequence[GenerateRequest], concurrency: int) -> Answers:
     """Answer all requests, ``concurrency`` of them at a time.
 
-    Prompts are tokenized before the clock starts. In this process that would hold up the engine, and a server does it in
-    another one.
+    Prompts are tokenized before the clock starts. In this process that would hold up the engine, and a server does it
+    in another one.
 
     Raises:
         RuntimeError: a request failed.

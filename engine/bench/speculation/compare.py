@@ -62,7 +62,8 @@ def measure(
 def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, Any]:
     """The speed-up of the rounds, and the statistics of the last round's drafts.
 
-    ``verdict`` is ``faster`` or ``slower`` only where something was drafted and every one of three or more rounds shows it.
+    ``verdict`` is ``faster`` or ``slower`` only where something was drafted and every one of three or more rounds shows
+    it.
     """
     found = paired_ratio([one.tokens_per_s for one in drafted], [one.tokens_per_s for one in plain])
     drafts = drafted[-1].drafts
@@ -102,8 +103,8 @@ def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, A
 def _parts(requests: Sequence[GenerateRequest], concurrency: int, count: int) -> list[Sequence[GenerateRequest]]:
     """The requests of the warm-up and of each round.
 
-    No request comes twice: a drafter that remembers texts would know the answers of the rounds before. Only where there are
-    too few requests for that, each part has all of them.
+    No request comes twice: a drafter that remembers texts would know the answers of the rounds before. Only where there
+    are too few requests for that, each part has all of them.
     """
     if len(requests) // count < concurrency:
         return [requests] * count

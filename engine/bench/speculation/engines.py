@@ -17,7 +17,8 @@ from draftline.engine.threaded_engine import start_engine
 def in_own_process(config: EngineConfig, wanted: bool | None = None) -> bool:
     """Whether an engine gets a process of its own: as ``wanted``, else as a server's, which has one on a GPU.
 
-    There it does not wait for who reads its answers. An engine of several devices always has one: a process divides a model once.
+    There it does not wait for who reads its answers. An engine of several devices always has one: a process divides a
+    model once.
     """
     if config.tensor_parallel_size > 1:
         return True

@@ -25,7 +25,8 @@ ASKED_S = 30.0
 """The longest wait for what a server says of itself. An answer to a request may take any time."""
 
 _IDLE_S = 3.0
-"""How long a connection is kept for the next request. Many servers close theirs after 5 s, perhaps just when one is sent."""
+"""How long a connection is kept for the next request. Many servers close theirs after 5 s, perhaps just when one is
+sent."""
 
 _CONNECTION = "CONNECTION"
 _PROTOCOL = "PROTOCOL"
@@ -163,7 +164,10 @@ def _count(usage: Mapping[str, Any], answer: Answer) -> None:
 
 
 async def _events(response: httpx2.Response) -> AsyncIterator[tuple[bytes, float]]:
-    """The data of each event, and when its last byte arrived. An event here is one line, as servers of this API send it."""
+    """The data of each event, and when its last byte arrived.
+
+    An event here is one line, as servers of this API send it.
+    """
     rest = b""
     now = 0.0
     async for piece in response.aiter_bytes():

@@ -39,10 +39,10 @@ def ablate(
     load: LoadConfig,
     engine: EngineConfig,
 ) -> None:
-    """Switch each optimization off in turn, and all, under the same load: speed, latency, memory, and whether outputs change.
+    """Switch each optimization off in turn, and all, under one load: speed, latency, memory, and equal outputs.
 
-    The engine's options are the baseline. An optimization that they leave off, such as FP8, is switched on instead. Each variant is
-    a server of its own, which is started and loaded over gRPC, one after the other.
+    The engine's options are the baseline. An optimization that they leave off, such as FP8, is switched on instead.
+    Each variant is a server of its own, which is started and loaded over gRPC, one after the other.
 
     **Examples**
 

@@ -52,12 +52,12 @@ def compare(
 ) -> None:
     """Start each engine's server in turn, put the same load on it over HTTP, and stop it.
 
-    Prompts, lengths and warm-up are the same for all. Every line has the engine's version and all flags of its server. An
-    engine must be installed for the Python that `--program` names, or for this one.
+    Prompts, lengths and warm-up are the same for all. Every line has the engine's version and all flags of its server.
+    An engine must be installed for the Python that `--program` names, or for this one.
 
     **Examples**
 
-    - `draftline bench compare --engines draftline,vllm --shape qwen3-0.6b --clients 1,8,64 --program vllm=/opt/vllm/bin/python`
+    - `draftline bench compare --engines draftline,vllm --shape qwen3-0.6b --clients 1,8 --program vllm=/opt/bin/python`
     - `draftline bench compare --engines draftline,llama.cpp --model model.gguf --flags "llama.cpp=--threads 2"`
     """
     names = [name.strip() for name in engines.split(",")]

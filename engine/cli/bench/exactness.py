@@ -37,10 +37,10 @@ def exactness(
     *,
     engine: EngineConfig,
 ) -> None:
-    """Ask the same questions alone, again, in batches, in chunks, after preemption and with drafts, and compare the bits.
+    """Ask questions alone, again, in batches, in chunks, after preemption and with drafts, and compare the bits.
 
-    Each way counts what it is about, such as preemptions; where that count is 0, it has shown nothing and fails. The exit
-    code is 1 if any answer differs.
+    Each way counts what it is about, such as preemptions; where that count is 0, it has shown nothing and fails. The
+    exit code is 1 if any answer differs.
 
     **Examples**
 

@@ -87,7 +87,10 @@ def _measure(
     rounds: int,
     progress: Callable[[], object],
 ) -> Iterator[dict[str, Any]]:
-    """Measure batches of these sizes, after a warm-up. Yields the fields of each size's result; see `results_of_rounds`."""
+    """Measure batches of these sizes, after a warm-up.
+
+    Yields the fields of each size's result; see `results_of_rounds`.
+    """
     info, sampling, seeds = target.info, Sampling(ignore_eos=True, temperature=0.0, seed=0), count(1)
     if info.max_model_len is not None and workload.max_model_len > info.max_model_len:
         problem = f"{workload.max_model_len} tokens, and the model's contexts have {info.max_model_len}"

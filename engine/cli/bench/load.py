@@ -57,7 +57,7 @@ def load_conditions(url: str | None, engine: EngineConfig) -> dict[str, Any]:
 
 
 def named(info: TargetInfo, shape: str | None) -> TargetInfo:
-    """What a target says of itself, with the name of its shape in place of its model, which has the shape's weights only."""
+    """What a target says of itself, with its shape, if it has one, in place of its model."""
     return info if shape is None else replace(info, model=shape)
 
 
@@ -89,7 +89,7 @@ async def opened(url: str | None, engine: EngineConfig, connection: Connection) 
 
 @contextmanager
 def progress_bar(shown: Console, total: int, name: str) -> Iterator[OnAnswer]:
-    """A bar of the requests that have ended, with the failures among them; hidden where standard error is no terminal."""
+    """A bar of the ended requests, with the failures among them; hidden where standard error is no terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""``draftline profile``: where the time and the memory of steps go, of an engine in this process or of a running server."""
+"""``draftline profile``: where the time and the memory of steps go, in this process or in a running server."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def profile(
 ) -> None:
     """Profile steps: time by kernel and by part of the step, and memory by batch size.
 
-    Prefill and decode of each batch run by the clock, then under torch's profiler. The limit of a step is what the device takes
-    for the model's arithmetic and memory traffic at its peak rates: of known GPUs from data sheets, of others measured. Open
-    the traces in https://ui.perfetto.dev.
+    Prefill and decode of each batch run by the clock, then under torch's profiler. The limit of a step is what the
+    device takes for the model's arithmetic and memory traffic at its peak rates: of known GPUs from data sheets, of
+    others measured. Open the traces in https://ui.perfetto.dev.
 
     **Examples**
 

@@ -46,8 +46,8 @@ def serve(
 ) -> None:
     """Put a load on a server, and report latencies, throughput, goodput, cache hits and errors.
 
-    Without `--url` the load goes to an engine in this process, which takes the engine options. With it, `--model` is the
-    model that requests name.
+    Without `--url` the load goes to an engine in this process, which takes the engine options. With it, `--model` is
+    the model that requests name.
 
     Every run is a JSON line with its conditions; a table goes to standard error.
 

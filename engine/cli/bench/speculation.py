@@ -40,8 +40,9 @@ def speculation(
 ) -> None:
     """Measure what drafts gain: two engines of one model answer the same prompts in turns, and one never drafts.
 
-    Without `--drafter` and `--draft-model`, n-gram lookup drafts. A gain is claimed only where every one of three rounds or
-    more shows it. Answers are greedy, and those that differ are counted: none may, and the exit code is 1 if one does.
+    Without `--drafter` and `--draft-model`, n-gram lookup drafts. A gain is claimed only where every one of three
+    rounds or more shows it. Answers are greedy, and those that differ are counted: none may, and the exit code is 1 if
+    one does.
 
     **Examples**
 

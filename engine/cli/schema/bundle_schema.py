@@ -25,7 +25,8 @@ def bundle_schema(
 ) -> None:
     """Put the documents that a JSON Schema refers to into it, and write the whole schema to standard output.
 
-    Nothing is fetched. A document's URI is its "$id", or else its path as seen from FILE, as relative references write it.
+    Nothing is fetched. A document's URI is its "$id", or else its path as seen from FILE, as relative references write
+    it.
 
     **Examples**
 

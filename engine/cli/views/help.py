@@ -1,6 +1,7 @@
 """The layout of ``--help``: panels by topic, with an option's name and value on the left and its meaning on the right.
 
-Typer's own layout has columns for types, short names and negated names. At 80 columns they leave no room for whole names.
+Typer's own layout has columns for types, short names and negated names. At 80 columns they leave no room for whole
+names.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ def _name(option: TyperOption) -> Text:
 
 
 def _described(parameter: TyperArgument | TyperOption) -> str:
-    """A parameter's help, then the bounds and the default that Typer knows. An option of a model has them in its help."""
+    """A parameter's help, then the bounds and the default that Typer knows.
+
+    An option of a model has them in its help.
+    """
     notes = [_bounds(parameter)]
     is_flag = isinstance(parameter, TyperOption) and parameter.is_flag
     if parameter.show_default and parameter.default is not None and not is_flag:

@@ -1,7 +1,7 @@
 """Conversion between the gateway's ``vllm.grpc.engine`` messages and the engine's types.
 
-A request is converted to ``draftline.v1`` first, and validated like every other request of that API. The gateway's protocol
-has no unset numbers: a ``top_p``, ``repetition_penalty`` or ``n`` of 0 means 1.
+A request is converted to ``draftline.v1`` first, and validated like every other request of that API. The gateway's
+protocol has no unset numbers: a ``top_p``, ``repetition_penalty`` or ``n`` of 0 means 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``vllm.grpc.engine.VllmEngine``: the server as one of the workers behind the gateway smg.
 
-The gateway tokenizes, balances load and speaks HTTP. When a client disconnects, it calls Abort instead of cancelling the
-stream.
+The gateway tokenizes, balances load and speaks HTTP. When a client disconnects, it calls Abort instead of cancelling
+the stream.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Conversion of ``draftline.v1`` requests to the engine's types, and of the engine's updates to ``draftline.v1`` messages.
+"""Conversion of ``draftline.v1`` requests to the engine's types, and of the engine's updates to messages.
 
-Values only change their form here. Their bounds are declared and checked in `params`, and against the model in `request`.
-Unknown fields are ignored, as everywhere in protobuf. An unknown enum number is an error: ignoring it would change the
-meaning of the request.
+Values only change their form here. Their bounds are declared and checked in `params`, and against the model in
+`request`. Unknown fields are ignored, as everywhere in protobuf. An unknown enum number is an error: ignoring it would
+change the meaning of the request.
 """
 
 from __future__ import annotations

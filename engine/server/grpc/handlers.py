@@ -29,7 +29,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _TRACE_HEADERS = ("traceparent", "tracestate")
 
 _EARLIER_S = 0.1
-"""How much earlier than here a deadline may pass at the client, which then cancels: gRPC rounds timeouts up on the wire."""
+"""How much earlier than here a deadline may pass at the client, which then cancels: gRPC rounds timeouts up on the
+wire."""
 
 
 def with_error_status(

@@ -1,7 +1,7 @@
 """``HealthService``: ``grpc.health.v1``, which also says why a server is not serving.
 
-grpcio's own servicer tells watchers of a change one after the other. One that reads nothing would keep the rest, and the
-server that reports the change, waiting: it could not drain. Here each watcher waits for its own client alone.
+grpcio's own servicer tells watchers of a change one after the other. One that reads nothing would keep the rest, and
+the server that reports the change, waiting: it could not drain. Here each watcher waits for its own client alone.
 """
 
 from __future__ import annotations

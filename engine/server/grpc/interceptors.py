@@ -1,4 +1,4 @@
-"""Interceptors of every call: authentication by token, and a status for a request that is missing, not alone, or damaged."""
+"""Interceptors of every call: authentication by token, and a status for a missing, repeated or damaged request."""
 
 from __future__ import annotations
 
@@ -74,8 +74,9 @@ def _refusal(method: str, error: DraftlineError) -> _Handler:
 class SingleRequestInterceptor(grpc.aio.ServerInterceptor):
     """Reads the request of each method that takes one, and answers with a status unless it is one that can be decoded.
 
-    gRPC's own reader leaves a call without a request open for ever, ignores all but the first, and calls damaged bytes a fault
-    of the server. So these methods are served as methods with a stream of requests. Their handlers are coroutines.
+    gRPC's own reader leaves a call without a request open for ever, ignores all but the first, and calls damaged bytes
+    a fault of the server. So these methods are served as methods with a stream of requests. Their handlers are
+    coroutines.
     """
 
     @override

@@ -119,11 +119,12 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),
         ("grpc.enable_channelz", 1),
         ("grpc.max_receive_message_length", config.max_request_mib << 20),
-        # The request bounds the size of its responses: merged deltas of a slow reader, log-probabilities of a long prompt.
+        # The request bounds the size of its responses: merged deltas of a slow reader, log-probabilities of a long
+        # prompt.
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", config.max_streams),
-        # Clients may ping while a stream is quiet (a long prefill, an idle Session). gRPC ignores the option's `min_recv_…`
-        # spelling, and such streams then end with "too many pings".
+        # Clients may ping while a stream is quiet (a long prefill, an idle Session). gRPC ignores the option's
+        # `min_recv_…` spelling, and such streams then end with "too many pings".
         ("grpc.http2.min_ping_interval_without_data_ms", round(config.min_ping_interval * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         # Finds clients that vanished without closing their connection. Until then their requests run.

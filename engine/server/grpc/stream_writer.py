@@ -1,7 +1,7 @@
 """``StreamWriter``: writes the messages of one call, and gives up if the client has stopped reading.
 
-gRPC buffers about 4 MB that a slow client leaves unread. Then a write waits, without limit. A client that reads nothing for
-a while has stalled, and its requests are no longer worth computing.
+gRPC buffers about 4 MB that a slow client leaves unread. Then a write waits, without limit. A client that reads nothing
+for a while has stalled, and its requests are no longer worth computing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ class Writable(Protocol[_MessageT_contra]):
 
 
 class StreamWriter(Generic[_MessageT_contra]):
-    """Writes one message at a time, for any number of tasks. A context manager that stops the watch for stalls on exit."""
+    """Writes one message at a time, for any number of tasks.
+
+    A context manager that stops the watch for stalls on exit.
+    """
 
     def __init__(self, call: Writable[_MessageT_contra], stall_timeout: float) -> None:
         """``stall_timeout`` is the longest time in seconds that a message may wait for its reader."""

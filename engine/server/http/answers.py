@@ -59,7 +59,10 @@ class Head:
         return Head(new_id(prefix), model, info.system_fingerprint)
 
     def chunk(self, kind: str, choice: Mapping[str, Any]) -> bytes:
-        """The JSON of `fields` with one choice. What all chunks share is written once: a stream has one chunk a token."""
+        """The JSON of `fields` with one choice.
+
+        What all chunks share is written once: a stream has one chunk a token.
+        """
         shared = self._shared.get(kind)
         if shared is None:
             shared = self._shared[kind] = to_json(self.fields(kind, ())).removesuffix(b"]}")
@@ -214,7 +217,10 @@ class TokenTexts:
         }
 
     def _top(self, position: PositionLogprobs) -> dict[str, float]:
-        """The most likely tokens by text, the sampled one among them. Of tokens with one text, the most likely stands."""
+        """The most likely tokens by text, the sampled one among them.
+
+        Of tokens with one text, the most likely stands.
+        """
         top: dict[str, float] = {}
         for token in (*position.top, position.chosen):
             top.setdefault(self.text(token.token_id), _finite(token.logprob))

@@ -1,4 +1,4 @@
-"""The fields of HTTP requests in one table: those that the engine has, those without effect, and those that are refused.
+"""The fields of HTTP requests in one table: the engine's own, those without effect, and those that are refused.
 
 A field that would change the output and is not honoured is refused by its name. One that cannot change it is accepted.
 """

@@ -1,8 +1,9 @@
 """What every HTTP request passes: the checks of Host, Origin and token, and the answer to an error.
 
-A web page that a browser on the same machine shows could reach a server without tokens: by its own name, which it rebinds to
-this machine's address, or as a request across origins. So without tokens a request must name the server by an address, as
-localhost or by an allowed name, and a request from another origin is refused unless that origin is allowed.
+A web page that a browser on the same machine shows could reach a server without tokens: by its own name, which it
+rebinds to this machine's address, or as a request across origins. So without tokens a request must name the server by
+an address, as localhost or by an allowed name, and a request from another origin is refused unless that origin is
+allowed.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Items:
         yield from self._end(status)
 
     def whole(self) -> list[dict[str, Any]]:
-        """All items as far as they have come, without a call whose arguments broke off: it cannot be made, nor sent back."""
+        """All items as far as they have come, but no call whose arguments broke off: it cannot be made or sent back."""
         return [
             item for item in self._items if item["status"] != "incomplete" or is_object(item.get("arguments", "{}"))
         ]

@@ -4,12 +4,13 @@ uvicorn waits without limit for the rest of a request's headers and for a client
 pipelined requests. A client that pipelines is disconnected: its first request could otherwise not be cancelled when it
 disconnects.
 
-uvicorn also drops the body of a request that asks for another protocol, as Java's client does in each of its first requests
-(``upgrade: h2c``). Here the connection stays with HTTP/1.1, and the request is served.
+uvicorn also drops the body of a request that asks for another protocol, as Java's client does in each of its first
+requests (``upgrade: h2c``). Here the connection stays with HTTP/1.1, and the request is served.
 
 It also serves a request whose line names HTTP/2.0, which no HTTP/2 request has. Here that is an error, as in nginx.
 
-And it sends chunks to every client. One of HTTP/1.0 knows none (RFC 9112, 6.1), so a stream to it ends with the connection.
+And it sends chunks to every client. One of HTTP/1.0 knows none (RFC 9112, 6.1), so a stream to it ends with the
+connection.
 """
 
 from __future__ import annotations

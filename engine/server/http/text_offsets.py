@@ -1,4 +1,7 @@
-"""``TextOffsets``: where tokens begin in the text that they make, in characters. A character may have several tokens."""
+"""``TextOffsets``: where tokens begin in the text that they make, in characters.
+
+A character may have several tokens.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ class TextOffsets:
         """Add a token by the bytes that the text has of it; none for a special token.
 
         Returns:
-            The offset of the character that the token begins or goes on with. Bytes that are no UTF-8 are U+FFFD in the text.
+            The offset of the character that the token begins or goes on with. Bytes that are no UTF-8 are U+FFFD in the
+            text.
         """
         # A first byte that does not go on with the character begins the one behind it.
         behind = len((self._detokenizer.undecoded + data[:1]).decode(errors="replace")) - 1

@@ -1,4 +1,4 @@
-"""``GpuMetrics``: what the driver says of the engine's GPUs, through nvidia-ml-py where that is installed (draftline[nvml])."""
+"""``GpuMetrics``: what the driver says of the engine's GPUs, through nvidia-ml-py (draftline[nvml])."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The server's metrics: the engine's own counts, and counts of the requests that have ended.
 
-`ENGINE_METRICS` gives each field of `EngineStats` its metric. Prometheus, AdminService and ``draftline top`` all show the
-metrics of one registry.
+`ENGINE_METRICS` gives each field of `EngineStats` its metric. Prometheus, AdminService and ``draftline top`` all show
+the metrics of one registry.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ def _by_replica(replicas: Iterable[Iterable[Metric]]) -> Iterable[Metric]:
 
 
 class ModelLabel(Collector):
-    """The metrics of another collector, each with the served model as a label: for Prometheus, which joins many servers."""
+    """The metrics of another collector, labelled with the served model, since Prometheus joins many servers."""
 
     def __init__(self, metrics: Metrics) -> None:
         """``metrics`` knows the model once the engine serves."""

@@ -71,7 +71,7 @@ class _Handler(WSGIRequestHandler):
 
 
 def _nothing_else(metrics: WSGIApplication) -> WSGIApplication:
-    """``metrics`` at `PATH` alone: it answers every path with 200, so that a probe at /ready would find a loading server ready."""
+    """``metrics`` at `PATH` alone. By itself it answers every path with 200, also a probe's while the model loads."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ["PATH_INFO"] == PATH:

@@ -1,7 +1,7 @@
 """``RequestReport``: the account of one request, made once when the request has ended.
 
-Metrics, the request log and traces all derive from it, so observing a request costs nothing while it runs. The engine has
-measured the times by then. A report contains no prompt and no output text.
+Metrics, the request log and traces all derive from it, so observing a request costs nothing while it runs. The engine
+has measured the times by then. A report contains no prompt and no output text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Traces of requests for an OpenTelemetry collector: one span for each request, made from its report when it has ended.
 
-A span continues the trace of the client's ``traceparent``, and is recorded if that trace is. Its events are the request's
-first step and first token. Attributes follow OpenTelemetry's conventions for generative AI where possible
+A span continues the trace of the client's ``traceparent``, and is recorded if that trace is. Its events are the
+request's first step and first token. Attributes follow OpenTelemetry's conventions for generative AI where possible
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/). Needs the extra ``draftline[tracing]``.
 """
 
@@ -29,7 +29,7 @@ class Tracing:
     """Sends spans in batches, from a thread of its own."""
 
     def __init__(self, endpoint: str) -> None:
-        """``endpoint`` is a collector's URL for OTLP over gRPC, such as ``http://localhost:4317``. ``https`` uses TLS."""
+        """``endpoint`` is the URL of an OTLP collector, such as ``http://localhost:4317``. ``https`` uses TLS."""
         resource = Resource.create({"service.name": "draftline", "service.version": __version__})
         self._provider = TracerProvider(resource=resource)
         insecure = urlsplit(endpoint).scheme != "https"

@@ -1,6 +1,7 @@
 """Hermes and Qwen: each call in a tag of its own, between free text.
 
-https://github.com/NousResearch/Hermes-Function-Calling, https://qwen.readthedocs.io/en/latest/framework/function_call.html
+https://github.com/NousResearch/Hermes-Function-Calling,
+https://qwen.readthedocs.io/en/latest/framework/function_call.html
 """
 
 from draftline.engine.tools.tool_format import ToolFormat

@@ -53,7 +53,7 @@ class About:
         return JSONResponse({"status": "live"})
 
     async def ready(self, request: Request) -> Response:
-        """200 while requests are admitted, and 503 while the model loads or the server drains, with the status's name."""
+        """200 while requests are admitted, 503 while the model loads or the server drains, with the status's name."""
         status = self._state.status
         if status == "ready":
             return JSONResponse({"status": status})
