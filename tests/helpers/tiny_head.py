@@ -21,7 +21,7 @@ from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model, weight_shapes
-from draftline.models.heads.checkpoint import HeadCheckpoint, open_head
+from draftline.models.heads.checkpoint import HeadCheckpoint
 from draftline.models.heads.config import HeadConfig, head_config, head_shapes
 from draftline.models.heads.eagle3 import Eagle3Head
 from draftline.models.model import Model
@@ -114,13 +114,6 @@ def made_head(config: HeadConfig, weights: Mapping[str, Tensor], kernels: str = 
     ids = torch.arange(config.draft_vocab_size) + weights["d2t"]
     checkpoint = HeadCheckpoint(config, InMemory(config.layer, weights), ids)
     return Eagle3Head(checkpoint, select_ops(CPU, kernels), torch.float32, CPU)
-
-
-def opened_head(folder: Path, target: ModelConfig = CONFIG) -> Eagle3Head:
-    """The head of a folder, for a tiny random target."""
-    checkpoint = open_head(str(folder), RandomCheckpoint(target, std=0.3))
-    assert checkpoint is not None
-    return Eagle3Head(checkpoint, select_ops(CPU), torch.float32, CPU)
 
 
 @functools.cache
