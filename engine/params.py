@@ -19,6 +19,9 @@ from draftline.kernels.limits import MAX_LOGIT_BIAS
 if TYPE_CHECKING:
     from draftline.structured.types.typed_schema import TypedSchema
 
+DEFAULT_MAX_TOKENS = 256
+"""Max output tokens of a request without ``max_tokens``, as far as the context has room."""
+
 MAX_LOGPROBS = 20
 """Max tokens listed per position."""
 
@@ -82,7 +85,7 @@ class SamplingParams(_Params):
         default=None,
         ge=1,
         le=2**31 - 1,
-        description="max output tokens; 256 where unset. The end of the context ends the output too",
+        description=f"max output tokens; {DEFAULT_MAX_TOKENS} where unset. The end of the context ends the output too",
     )
     min_tokens: int = Field(
         default=0, ge=0, le=2**31 - 1, description="output tokens before a stop id or end-of-sequence can be sampled"

@@ -13,11 +13,10 @@ from functools import lru_cache, partial
 
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import CONTEXT_LENGTH_EXCEEDED, FieldViolation, InvalidRequestError
-from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.params import DEFAULT_MAX_TOKENS, Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import EngineInfo, GenerateRequest, Sink
 from draftline.engine.request.constraints import OutputConstraint, constraint_errors, structured_constraint
 from draftline.engine.request.engine_request import EngineRequest
-from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.request.sequence import Sequence
 from draftline.engine.request.token_ids import least_and_most
 from draftline.engine.request.tokenization import last_tokens, prompt_end, tokenize

@@ -40,8 +40,8 @@ from draftline.engine.errors import (
     unreadable,
 )
 from draftline.engine.options import suggestion
+from draftline.engine.params import DEFAULT_MAX_TOKENS
 from draftline.engine.protocol import GenerateRequest
-from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.server.file_version import FileVersion, file_version
 from draftline.engine.server.yaml_text import RepeatedKeyError, read_yaml
 from draftline.engine.validation import violations

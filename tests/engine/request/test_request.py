@@ -9,10 +9,10 @@ from tiny import tiny_compiler
 
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import InvalidRequestError
-from draftline.engine.params import Constraint, SamplingParams
+from draftline.engine.params import DEFAULT_MAX_TOKENS, Constraint, SamplingParams
 from draftline.engine.protocol import GenerateRequest, Prompt
 from draftline.engine.request.constraints import constraint_error, structured_constraint
-from draftline.engine.request.request import DEFAULT_MAX_TOKENS, RequestBuilder
+from draftline.engine.request.request import RequestBuilder
 from draftline.engine.validation import violations
 from draftline.structured.constraint import language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import Field
 
 from draftline.engine.outputs import Delta, Finished, RequestOutput
+from draftline.engine.params import DEFAULT_MAX_TOKENS as DEFAULT_MAX_TOKENS
 from draftline.engine.protocol import EngineClient, GenerateRequest
-from draftline.engine.request.limits import DEFAULT_MAX_TOKENS as DEFAULT_MAX_TOKENS
 from draftline.engine.server.http.answers import UsageCount, finish
 from draftline.engine.server.http.body import Generating, ResponseFormat
 from draftline.engine.server.http.fields import Names
