@@ -1,4 +1,4 @@
-"""vLLM's names of options: those of options that Draftline has under other names, and those of options that it has not.
+"""vLLM's names of options that Draftline has under other names, and of options that it does not have.
 
 `Options` reads both tables, so `LLM`, the command line and YAML files know them alike. docs/from-vllm.md shows them.
 """
@@ -77,7 +77,7 @@ ENGINE_FOREIGN: Mapping[str, str] = {
     "reasoning_parser": "Reasoning is read between the marks that the chat template shows",
     "logits_processors": "Use logit_bias or a constraint",
 }
-"""vLLM's options of an engine that Draftline has not, each with what to do instead."""
+"""vLLM's options of an engine that Draftline does not have, each with what to do instead."""
 
 SERVER_FOREIGN: Mapping[str, str] = {
     "api_key": "Use tokens",
@@ -116,7 +116,7 @@ SAMPLING_FOREIGN: Mapping[str, str] = {
     "length_penalty": "There is no beam search",
     "extra_args": "There are no extensions",
 }
-"""vLLM's sampling parameters that Draftline has not, each with what to do instead."""
+"""vLLM's sampling parameters that Draftline does not have, each with what to do instead."""
 
 _RENDERING = "Pass Chat(messages, Rendering(...))"
 
@@ -132,4 +132,4 @@ CALL_FOREIGN: Mapping[str, str] = {
     "continue_final_message": _RENDERING,
     "mm_processor_kwargs": "Draftline serves text alone",
 }
-"""vLLM's keywords of ``generate`` and ``chat`` that Draftline has not, each with what to do instead."""
+"""vLLM's keywords of ``generate`` and ``chat`` that Draftline does not have, each with what to do instead."""

@@ -109,7 +109,7 @@ async def _answer(line: BatchLine, client: httpx2.AsyncClient, reached: asyncio.
                 raise BatchStoppedError(problem) from error
             await asyncio.sleep(_wait(attempt, None))
             continue
-        except ValueError as error:  # the body has numbers that JSON has not
+        except ValueError as error:  # the body has numbers that JSON does not have
             return invalid_line(line.custom_id, f"the body cannot be sent: {error}"), True
         reached.set()
         if response.status_code not in _BUSY or attempt == RETRIES:

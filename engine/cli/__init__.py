@@ -50,7 +50,7 @@ def root(
 
 
 def _instead(error: typer.TyperException) -> str:
-    """A sentence on what to do instead of an option of vLLM's that Draftline has not; empty for other errors."""
+    """A sentence on what to do instead of an option of vLLM's that Draftline does not have; empty for other errors."""
     from draftline.engine.cli.options import CONFIGURATIONS  # imports the options of all commands
 
     name = str(getattr(error, "option_name", "")).lstrip("-").removeprefix("no-").replace("-", "_")

@@ -40,8 +40,8 @@ class Group(NamedTuple):
 def rms_norm(x: Tensor, scaled_weight: Tensor, floor: Tensor) -> Tensor:
     """RMSNorm in float32: ``x / sqrt(mean(x^2) + eps) * weight``, the root's argument times N.
 
-    Each operation rounds exactly, so an element has the same bits in a vector and alone. With ``torch.hypot``, a few
-    norms have not.
+    Each operation rounds exactly, so an element has the same bits in a vector and alone. With ``torch.hypot``, some do
+    not.
 
     Args:
         x: [..., N].

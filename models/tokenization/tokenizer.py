@@ -189,7 +189,7 @@ def load_tokenizer(model: str, config: ModelConfig, chat_template: Path | None =
         chat_template: a file with a Jinja template in place of the model's; None for the model's.
 
     Raises:
-        ModelLoadError: there is no such model or tokenizer, or it has other ids that the model has not; or the file of
+        ModelLoadError: there is no such model or tokenizer, or its ids are not all the model's; or the file of
             the template cannot be read.
     """
     source = resolve_model(model, TOKENIZER_FILES)

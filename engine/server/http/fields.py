@@ -158,7 +158,7 @@ _SHOWN = 64
 
 
 def refused(values: Mapping[str, object], inert: Mapping[str, Inert], known: Iterable[str]) -> Iterator[FieldViolation]:
-    """A violation for each field that is unknown, or that would have an effect which it has not.
+    """A violation for each field that is unknown, or whose effect is not supported.
 
     Args:
         values: the fields that no model reads.
