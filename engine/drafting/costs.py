@@ -104,7 +104,7 @@ def _row(slot: int, known: int, drafts: int) -> Row:
 def _time(runner: Runner, table: SlotTable, steps: Collection[_Step], rounds: int) -> None:
     """Time each step in so many rounds, and empty the slot table.
 
-    The steps take turns: what disturbs the machine for a moment disturbs one round of several steps, and not all of one.
+    The steps take turns: what disturbs the machine for a moment disturbs one round of several steps, not all of one.
     A round that captures graphs tells nothing, since the device works meanwhile.
     """
     for _ in range(rounds + 1):
