@@ -191,7 +191,7 @@ class DraftBudgets:
             return
         measured = self._costs.of_drafts(rows, drafts, longest) + self._catch_up.seconds(caught_up)
         prompts = prompt_tokens * self._costs.a_token
-        self._pace.observe(seconds, measured, prompts=prompts, drafting=longest > 0)
+        self._pace.observe(seconds, measured, prompts=prompts, kind=self._costs.kind(longest))
 
     def seconds(self, rows: int) -> float:
         """Seconds of a step of so many rows without drafts, as measured at the start."""
@@ -243,7 +243,7 @@ class DraftBudgets:
         """The shortest drafts for a few rows, rarely enough that probes cost at most their share; else none."""
         self._since_probe += steps
         plain = self._costs.seconds(len(rows), 0)
-        extra = (self._costs.seconds(len(rows), self._shortest) * self._pace.with_drafts - plain) * STEPS_PER_CHOICE
+        extra = (self._costs.seconds(len(rows), self._shortest) * self._pace.of_kind(1) - plain) * STEPS_PER_CHOICE
         # As many as catch up within the time that the verifies take longer.
         probed = self._cheapest(rows, extra)
         extra += self._catch_up.seconds(sum([rows[index].lacking for index in probed]))
@@ -307,9 +307,13 @@ class DraftBudgets:
 
     def _best(self, rows: DraftingRows) -> tuple[Offers, Floats, Ints]:
         """The best offer of each of the L draft lengths: tokens/s ([L]; 0 if no row drafts), and budgets ([L, R])."""
-        costs, count, correction = self._costs, len(rows), self._pace.with_drafts
+        costs, count = self._costs, len(rows)
+        corrections = [self._pace.of_kind(costs.kind(longest)) for longest in costs.draft_lens]
         plain = count / costs.seconds(count, 0)
-        another = [costs.of_another(count, longest) * correction if longest else 0.0 for longest in costs.draft_lens]
+        another = [
+            costs.of_another(count, longest) * correction if longest else 0.0
+            for longest, correction in zip(costs.draft_lens, corrections, strict=True)
+        ]
         prices = np.full(len(another), plain)
         together = max(1, int((rows.lacking > 0).sum()))
         alive = self._lens > 0
@@ -319,7 +323,7 @@ class DraftBudgets:
             drafts = np.where(gained > 0, budgets, 0)
             alive &= drafts.any(1)
             totals = zip(drafts.sum(1).tolist(), drafts.max(1).tolist(), strict=True)
-            seconds = np.array([costs.of_drafts(count, total, most) * correction for total, most in totals])
+            seconds = np.array([costs.of_drafts(count, total, most) for total, most in totals]) * corrections
             requests = np.where(gained > 0, (1 + gained) / rows.output, 0.0)
             seconds += self._catch_up.base * np.minimum(1.0, requests.sum(1))
             seconds += self._catch_up.a_token * (requests * rows.prompt).sum(1)

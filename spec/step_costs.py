@@ -46,6 +46,10 @@ class CostTable:
         """Seconds of one draft more, in a step in which rows have up to ``longest`` drafts."""
         return 0.0
 
+    def kind(self, longest: int) -> int:
+        """The kind of steps with up to ``longest`` drafts, those that were measured as one; 0 without drafts."""
+        return bisect_left(self.draft_lens, longest)
+
     @property
     def a_token(self) -> float:
         """Seconds of one token more in the largest step, at least 1 µs: what a prompt's token probably takes."""
@@ -65,6 +69,10 @@ class RaggedCostTable(CostTable):
         low, high = self.draft_lens[right - 1], self.draft_lens[right]
         share = (mean - low) / (high - low)
         return (1 - share) * self.seconds(rows, low) + share * self.seconds(rows, high)
+
+    @override
+    def kind(self, longest: int) -> int:
+        return min(longest, 1)  # how long such a step takes depends on the other rows
 
     @override
     def of_another(self, rows: int, longest: int) -> float:
@@ -98,12 +106,17 @@ _JITTER, _PROMPT_JITTER = 0.1**2, 0.3**2
 """The variance of a step's duration, in logarithms like all of these, and what prompts add to it where the step is all
 theirs."""
 
-_AT_FIRST = 0.1**2, 0.3**2, 1.5**2
-"""The variances of the three factors before any step: the measurement was minutes ago, had few rounds of each kind of
-step, and no prompts."""
+_AT_FIRST = 0.1**2, 0.2**2, 1.5**2, 0.2**2
+"""The variances of the factors before any step: the measurement was minutes ago, had few rounds of each kind of step,
+and no prompts."""
 
-_CHANGES = 0.01**2, 0.001**2, 0.02**2
+_CHANGES = 0.01**2, 0.001**2, 0.02**2, 0.001**2
 """What a step adds to these variances."""
+
+_FACTORS, _OF_KIND = len(_AT_FIRST), len(_AT_FIRST) - 1
+
+_UNKNOWN = 0.0, _AT_FIRST[_OF_KIND]
+"""The factor, as a logarithm, and the variance of a kind that no step had yet."""
 
 _MAX_OFF = math.log(1.5)
 """A step that takes longer than expected counts as if it took this much longer: something else may have disturbed
@@ -122,10 +135,12 @@ class Pace:
 
     - One factor is that of all steps: other programs run, or histories are longer than the measured ones. It changes
       all the time.
-    - Steps with drafts have another one on top of it, which hardly changes: an error of the measurement, or a host that
-      takes longer for drafts than the device.
+    - Steps with drafts have another one on top of it, which hardly changes: a host that takes longer for drafts than
+      the device.
     - Prompts that a step computes have a third one, since they were not measured. Where requests come and go, hardly a
       step is without them.
+    - Each kind of steps with drafts has one of its own: the error of its measurement. A kind that was measured too
+      short is tried, and known from then on.
 
     An extended Kalman filter (Kalman 1960, https://doi.org/10.1115/1.3662552) divides what a step shows between them:
     by what is known less. Otherwise longer histories, or prompts, would look like expensive drafts.
@@ -133,35 +148,42 @@ class Pace:
 
     def __init__(self) -> None:
         """Steps take as long as measured."""
-        # Lists: a step has time for a few microseconds of this. The factors are logarithms.
-        self._factors = [0.0, 0.0, 0.0]
-        self._covariance = [[_AT_FIRST[row] * (row == column) for column in range(3)] for row in range(3)]
+        # Lists: a step has time for a few microseconds of this. The factors are logarithms; the last is that of a kind.
+        self._factors = [0.0] * _FACTORS
+        self._covariance = [[_AT_FIRST[row] * (row == column) for column in range(_FACTORS)] for row in range(_FACTORS)]
+        self._kind = 0  # whose factor that is
+        self._others: dict[int, tuple[float, float]] = {}  # those of other kinds that steps had, and their variances
         self._drafting = False  # in the step before
         self._alike = 0  # steps since that changed
 
-    @property
-    def with_drafts(self) -> float:
-        """The factor of steps with drafts alone."""
-        return math.exp(self._factors[1])
+    def of_kind(self, kind: int) -> float:
+        """The factor of steps of one kind alone, beside that of all steps; 1 for those without drafts."""
+        if not kind:
+            return 1.0
+        own = self._factors[_OF_KIND] if kind == self._kind else self._others.get(kind, _UNKNOWN)[0]
+        return math.exp(self._factors[1] + own)
 
-    def observe(self, seconds: float, decodes: float, *, drafting: bool, prompts: float = 0.0) -> None:
+    def observe(self, seconds: float, decodes: float, *, kind: int, prompts: float = 0.0) -> None:
         """Learn from a step.
 
         Args:
             seconds: the time that it took, at least 0.
             decodes: what its decodes or verifies take as measured, more than 0.
-            drafting: whether it had drafts. If the step before had not, or the other way round, it is ignored: a host
-                that is late still works for the step before.
+            kind: the kind of the step; 0 without drafts. If the step before had drafts and this one has not, or the
+                other way round, it is ignored: a host that is late still works for the step before.
             prompts: what its prompts were expected to take.
         """
+        drafting = kind > 0
         if drafting is not self._drafting:
             self._drafting, self._alike = drafting, 0
             return
         self._alike += 1
         if self._alike > _ALL_OF_FIRST and self._alike % _LATER_EVERY:
             return
-        of_all, of_drafting, of_prompts = [math.exp(factor) for factor in self._factors]
-        decodes *= of_all * (of_drafting if drafting else 1.0)
+        if drafting and kind != self._kind:
+            self._turn_to(kind)
+        of_all, of_drafting, of_prompts, of_kind = [math.exp(factor) for factor in self._factors]
+        decodes *= of_all * (of_drafting * of_kind if drafting else 1.0)
         prompts *= of_all * of_prompts
         share = decodes / (decodes + prompts)
         off = math.log(max(seconds / (decodes + prompts), _MIN_RATIO))
@@ -169,7 +191,7 @@ class Pace:
         for index, change in enumerate(_CHANGES):
             self._covariance[index][index] += change
         # How the logarithm of the step's duration follows each of the factors.
-        slopes = [1.0, share * drafting, 1.0 - share]
+        slopes = [1.0, share * drafting, 1.0 - share, share * drafting]
         covariances = [sum(map(mul, row, slopes)) for row in self._covariance]
         variance = sum(map(mul, slopes, covariances)) + _JITTER + _PROMPT_JITTER * (1.0 - share) ** 2
         gains = [covariance / variance for covariance in covariances]
@@ -178,3 +200,12 @@ class Pace:
             [known - gain * learned for known, learned in zip(row, covariances, strict=True)]
             for row, gain in zip(self._covariance, gains, strict=True)
         ]
+
+    def _turn_to(self, kind: int) -> None:
+        """Let the last factor be that of another kind."""
+        last = _OF_KIND
+        self._others[self._kind] = self._factors[last], self._covariance[last][last]
+        self._kind, (self._factors[last], variance) = kind, self._others.get(kind, _UNKNOWN)
+        for other in range(last):
+            self._covariance[last][other] = self._covariance[other][last] = 0.0
+        self._covariance[last][last] = variance

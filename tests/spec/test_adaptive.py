@@ -145,6 +145,25 @@ def test_steps_that_take_longer_than_measured_end_drafting() -> None:
     assert not any(drafting[200:240])
 
 
+def test_a_length_that_was_measured_too_short_is_given_up() -> None:
+    """Four drafts seem to cost as much as one. They do not pay for what they take, and two do."""
+    measured = CostTable({(1, 0): 1.0, (1, 1): 1.15, (1, 2): 1.25, (1, 4): 1.2})
+    takes = {0: 1.0, 1: 1.15, 2: 1.25, 4: 1.9}
+    budgets = DraftBudgets(measured, prior=0.6)
+    one = DraftingRow(RowAcceptance())
+    chosen = []
+    for step in range(600):
+        [wanted] = budgets.choose([one])
+        chosen.append(wanted)
+        if wanted:
+            right = min(wanted, [0, 1, 3, 0, 1, 2, 4, 0, 1, 2][step * 7 % 10])
+            budgets.observe([(one.acceptance, wanted, right)])
+        for _ in range(4):
+            budgets.observe_step(1, wanted, wanted, takes[wanted])
+    assert 4 in chosen
+    assert sum(wanted == 2 for wanted in chosen[-200:]) > 180
+
+
 def test_drafts_that_become_dear_end() -> None:
     """Steps with drafts tell what they take together with all others; only steps without drafts tell the two apart."""
     table = CostTable(CHEAP)
