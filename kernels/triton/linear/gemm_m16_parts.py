@@ -4,8 +4,8 @@ As `gemm_m16.py`, but each of a program's four warps has a part of the channels,
 product of a batch of four. The warps add their sums at the end, through shared memory. The weight is the left matrix, of which an
 instruction multiplies 16 rows, with 8 tokens.
 
-All tiles that registers and shared memory hold are loaded before the wait for the previous kernel. Of a single token, each warp finds the
-norm's factor by itself, so that no warp waits for another before the product.
+Of few tokens, all tiles that registers and shared memory hold are loaded before the wait for the previous kernel; of more, fewer or
+none. Of a single token, each warp finds the norm's factor by itself, so that no warp waits for another before the product.
 
 Not here: other weights (`gemm_m16.py`), many tokens (`gemm.py`).
 """
