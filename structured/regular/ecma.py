@@ -45,7 +45,8 @@ _COUNT: Final = re.compile(r"\{(\d+)(,(\d*))?\}")
 _HEX2: Final = re.compile(r"x([0-9A-Fa-f]{2})")
 _HEX4: Final = re.compile(r"u([0-9A-Fa-f]{4})")
 _HEX_BRACED: Final = re.compile(r"u\{([0-9A-Fa-f]{1,6})\}")
-_ZERO: Final = re.compile(r"0\d*")
+_NUMBER: Final = re.compile(r"0[0-9]+|[1-9][0-9]*")
+"""The digits of a backreference or an octal escape. One 0 alone is a character."""
 _PROPERTY: Final = re.compile(r"[pP]\{([A-Za-z_]+=)?([A-Za-z_]+)\}")
 _ASSERTION: Final = re.compile(r"[\^$]|\(\?<?[=!]|\\[bB]")
 _ASSERTIONS: Final = {
@@ -255,6 +256,8 @@ class _Parser(PatternReader):
         if self.position >= len(self.text):
             raise UntranslatablePatternError("a character class without its ']'")
         if self.eat("\\"):
+            if (found := self.match(_NUMBER)) is not None:
+                raise UntranslatablePatternError(f"the octal escape \\{found[0]}")
             return charset.of("\b") if self.eat("b") else self._escape()
         character = self.peek()
         self.position += 1
@@ -282,12 +285,13 @@ class _Parser(PatternReader):
             return self._utf16(int(found[1], 16))
         if (found := self.match(_PROPERTY)) is not None:
             return self._property(found[1], found[2], negated=found[0][0] == "P")
-        if (found := self.match(_ZERO)) is not None:
-            if found[0] != "0":
-                raise UntranslatablePatternError(f"the octal escape \\{found[0]}")
+        if self.eat("k"):
+            raise UntranslatablePatternError("the backreference \\k")
+        if (found := self.match(_NUMBER)) is not None:
+            what = "octal escape" if found[0].startswith("0") else "backreference"
+            raise UntranslatablePatternError(f"the {what} \\{found[0]}")
+        if self.eat("0"):
             return charset.of("\0")
-        if letter.isdigit() or letter == "k":
-            raise UntranslatablePatternError(f"the backreference \\{letter}")
         if letter.isalpha():
             raise UntranslatablePatternError(f"the escape \\{letter}")
         self.position += 1

@@ -62,6 +62,8 @@ def test_patterns_match_where_pythons_do(pattern: str) -> None:
         (r"\b?b", "a repeated word boundary"),
         (r"(a)\1", "backreference"),
         (r"[^\000-\037]", r"octal escape \\000"),
+        (r"(a)[\1-\37]", r"octal escape \\1"),
+        (r"\377", r"backreference \\377"),
         (r"\p{Greek}", "property"),
         (r"\p{Cn}", "property"),
         ("a{3,1}", "minimum exceeds"),
