@@ -118,7 +118,8 @@ def ignored_keywords(location: Location) -> Iterator[tuple[str, str]]:
         having = next(newer, None)
         if having is not None and _is_well_formed(_KINDS[having][keyword], value):
             yield keyword, f'its draft does not have it; a newer one does: "$schema": "{schema_uri(having)}"'
-    if schema.get("nullable") is True and "null" not in schema.get("type", ()):
+    types = schema.get("type")
+    if schema.get("nullable") is True and "null" not in (types if isinstance(types, list) else [types]):
         yield (
             "nullable",
             'only OpenAPI 3.0 has it; in JSON Schema "null" is one of the types: "type": ["string", "null"]',

@@ -84,6 +84,12 @@ def test_keywords_that_only_newer_drafts_have_are_listed(
     }
 
 
+@pytest.mark.parametrize("types", [5, None, True, {"null": 1}, "nullable"])
+def test_a_malformed_type_beside_nullable_is_refused(types: object) -> None:
+    with pytest.raises(InvalidConstraintError, match=r"^/type: "):
+        json_schema_language(json.dumps({"type": types, "nullable": True}))
+
+
 def test_nullable_is_listed_where_it_says_more_than_the_types() -> None:
     members = {"a": {"type": "string", "nullable": True}, "b": {"allOf": [{"type": "object"}], "nullable": True}}
     referring = {"e": {"$ref": "#/definitions/e", "nullable": True}}
