@@ -6,9 +6,9 @@ Such a condition narrows the character that it looks at, where that stands in th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import reduce
+from itertools import groupby, product
 from typing import Final
 
 from draftline.structured.regular import charset
@@ -32,7 +32,8 @@ from draftline.structured.regular.syntax import (
 )
 
 _MAX_PIECES: Final = 16
-_MAX_NODES: Final = 5_000
+_MAX_COPIED: Final = 5_000
+"""The most nodes that the pieces of a tree may have beyond its own: large trees without copies are no fault."""
 
 
 class _UnresolvedError(Exception):
@@ -76,9 +77,9 @@ def _pieces(tree: Node) -> list[_Piece]:
     if not has_condition(tree):
         return [_Piece(_ANY, tree, _ANY)]
     if isinstance(tree, Seq):
-        return reduce(_joined, map(_pieces, tree.parts))
+        return _in_sequence(tree)
     if isinstance(tree, Alt):
-        return _merged(piece for option in tree.options for piece in _pieces(option))
+        return _merged((piece for option in tree.options for piece in _pieces(option)), tree.size)
     if isinstance(tree, Repeat):
         return _repeated(tree)
     assert isinstance(tree, Condition)
@@ -107,12 +108,19 @@ def _repeated(tree: Repeat) -> list[_Piece]:
     if all(piece.before == piece.after == _ANY for piece in inner):
         return [_Piece(_ANY, repeat(alt(piece.tree for piece in inner), tree.low, tree.high), _ANY)]
     if (tree.low, tree.high) == (0, 1):
-        return _merged([*inner, _Piece(_ANY, EMPTY, _ANY)])
+        return _merged([*inner, _Piece(_ANY, EMPTY, _ANY)], tree.size)
     raise _UnresolvedError
 
 
-def _joined(left: list[_Piece], right: list[_Piece]) -> list[_Piece]:
-    return _merged(piece for one in left for other in right for piece in _pair(one, other))
+def _in_sequence(tree: Seq) -> list[_Piece]:
+    # Parts without conditions become one before: each step copies the sequence so far.
+    runs = [(conditional, list(run)) for conditional, run in groupby(tree.parts, has_condition)]
+    parts = [part for conditional, run in runs for part in (run if conditional else [seq(*run)])]
+    pieces = _pieces(parts[0])
+    for part in parts[1:]:
+        pairs = product(pieces, _pieces(part))
+        pieces = _merged((piece for pair in pairs for piece in _pair(*pair)), tree.size)
+    return pieces
 
 
 def _pair(left: _Piece, right: _Piece) -> Iterable[_Piece]:
@@ -132,15 +140,23 @@ def _pair(left: _Piece, right: _Piece) -> Iterable[_Piece]:
         yield _Piece(left.before.within(right.before), EMPTY, left.after.within(right.after))
 
 
-def _merged(pieces: Iterable[_Piece]) -> list[_Piece]:
+def _merged(pieces: Iterable[_Piece], size: int) -> list[_Piece]:
+    """Pieces with the same sides as one. ``size`` is that of the tree that they have the texts of."""
     trees: dict[tuple[_Side, _Side], list[Node]] = {}
     for piece in pieces:
         if piece.tree != NEVER:
             trees.setdefault((piece.before, piece.after), []).append(piece.tree)
     merged = [_Piece(before, alt(same), after) for (before, after), same in trees.items()]
-    if len(merged) > _MAX_PIECES or sum(piece.tree.size for piece in merged) > _MAX_NODES:
+    if len(merged) > _MAX_PIECES:
         raise _UnresolvedError
+    _bound([piece.tree for piece in merged], size)
     return merged
+
+
+def _bound(trees: Collection[Node], size: int) -> None:
+    """Give up where trees copy too much of the tree of ``size`` nodes that they stand for."""
+    if sum(tree.size for tree in trees) > size + _MAX_COPIED:
+        raise _UnresolvedError
 
 
 def _may_be_empty(tree: Node) -> bool:
@@ -153,6 +169,7 @@ def _beginning(tree: Node, first: CharSet) -> Node:
         options: list[Node] = []
         for index, part in enumerate(tree.parts):
             options.append(seq(_beginning(part, first), *tree.parts[index + 1 :]))
+            _bound(options, tree.size)
             if not _may_be_empty(part):
                 break
         return alt(options)
@@ -167,6 +184,7 @@ def _ending(tree: Node, last: CharSet) -> Node:
         options: list[Node] = []
         for index, part in reversed(list(enumerate(tree.parts))):
             options.append(seq(*tree.parts[:index], _ending(part, last)))
+            _bound(options, tree.size)
             if not _may_be_empty(part):
                 break
         return alt(options)

@@ -16,6 +16,7 @@ from draftline.structured.json_schema import json_schema_language
 from draftline.structured.regular import ecma
 from draftline.structured.regular.dfa import Part, TooComplexError, build, conjunction
 from draftline.structured.regular.expression import conjuncts, searching, to_tree, without_anchors
+from draftline.structured.regular.sides import resolved
 
 DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"  # pydantic's
 HOSTNAME = r"^(?=.{1,253}\.?$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-0-9a-z]{0,61}[0-9a-z])?)*\.?$"
@@ -112,6 +113,28 @@ def test_size_is_bounded(pattern: str) -> None:
 )
 def test_conditions_on_one_character_write_no_counts_out(pattern: str) -> None:
     assert all(without_anchors(part).size < 400 for part, _ in conjuncts(ecma.parse(pattern)))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^(?:" + "|".join(f"{number:07}" for number in range(2_000)) + ")$",
+        "|".join(f"^{number:07}$" for number in range(2_000)),
+        f"^{'a' * 8_000}$",
+        f"^(?!-)[a-z-]{'0' * 8_000}(?<!-)$",
+    ],
+    ids=["words", "whole texts", "text", "conditions"],
+)
+def test_a_large_pattern_with_conditions_grows_by_no_copies(pattern: str) -> None:
+    tree = ecma.parse(pattern)
+    assert without_anchors(tree).size < tree.size + 50
+
+
+def test_a_pattern_that_would_copy_its_parts_again_and_again_is_left_to_automata() -> None:
+    pattern = rf"\b{'a?' * 200}\b"
+    tree = ecma.parse(pattern)
+    assert resolved(searching(tree)) is None
+    assert build(without_anchors(tree)).matches("-aaa")
 
 
 @pytest.mark.parametrize("opening", ["(?:", "(?=", "(?!^"])
