@@ -80,6 +80,8 @@ _KEYWORDS: Final[tuple[tuple[Dialect, Dialect, _Kind, tuple[str, ...]], ...]] = 
     (_D2019, _D2020, _COUNT, ("maxContains", "minContains")),
     (_D4, _D2020, _BOOLEAN, ("uniqueItems",)),
     (_D4, _D2020, _STRING, ("format", "pattern")),
+    (_D2019, _D2019, _STRING, ("$recursiveRef",)),
+    (_D2020, _D2020, _STRING, ("$dynamicRef",)),
     (_D7, _D2020, _STRING, ("contentEncoding", "contentMediaType")),
     (_D6, _D2020, _ANY, ("const",)),
     (_D4, _D2020, _LIST, ("enum",)),
@@ -104,8 +106,8 @@ _KINDS: Final = {
     for dialect in Dialect
 }
 
-_WITHOUT_CONDITIONS: Final = frozenset(["$defs", "contentEncoding", "contentMediaType"])
-"""Keywords that make no value invalid in the drafts that have them."""
+_WITHOUT_CONDITIONS: Final = frozenset(["$defs", "additionalItems", "contentEncoding", "contentMediaType"])
+"""Keywords that make no value invalid by themselves in the drafts that have them."""
 
 
 def ignored_keywords(location: Location) -> Iterator[tuple[str, str]]:
@@ -114,10 +116,9 @@ def ignored_keywords(location: Location) -> Iterator[tuple[str, str]]:
     for keyword, value in schema.items():
         if keyword in _KINDS[draft] or keyword in _WITHOUT_CONDITIONS:
             continue
-        newer = (one for one in Dialect if one > draft and keyword in _KINDS[one])
-        having = next(newer, None)
+        having = next((one for one in Dialect if keyword in _KINDS[one]), None)
         if having is not None and _is_well_formed(_KINDS[having][keyword], value):
-            yield keyword, f'its draft does not have it; a newer one does: "$schema": "{schema_uri(having)}"'
+            yield keyword, f'its draft does not have it; another one does: "$schema": "{schema_uri(having)}"'
     types = schema.get("type")
     if schema.get("nullable") is True and "null" not in (types if isinstance(types, list) else [types]):
         yield (
