@@ -146,7 +146,7 @@ def test_steps_that_take_longer_than_measured_end_drafting() -> None:
 
 
 def test_a_length_that_was_measured_too_short_is_given_up() -> None:
-    """Four drafts seem to cost as much as one. They do not pay for what they take, and two do."""
+    """Four drafts seem to cost as much as one. They are not worth what they take, and two are."""
     measured = CostTable({(1, 0): 1.0, (1, 1): 1.15, (1, 2): 1.25, (1, 4): 1.2})
     takes = {0: 1.0, 1: 1.15, 2: 1.25, 4: 1.9}
     budgets = DraftBudgets(measured, prior=0.6)
