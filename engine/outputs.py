@@ -107,7 +107,7 @@ class ConstraintReport:
         token_classes: classes of equivalent tokens of the automaton.
         token_masks: its distinct sets of allowed tokens.
         compile_s: seconds that it took to compile, or to read from the cache.
-        unenforced: JSON pointers of keywords that are accepted (``best_effort``) but not enforced.
+        unenforced: JSON pointers of the parts of the constraint that are not enforced.
         no_automaton: why it has no automaton; empty if it has one.
         closed: JSON pointers of the schemas whose objects ``close_objects`` has closed.
     """

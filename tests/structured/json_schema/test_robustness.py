@@ -57,6 +57,7 @@ _KEYWORDS = [
     "minimum",
     "multipleOf",
     "not",
+    "nullable",
     "oneOf",
     "pattern",
     "patternProperties",
