@@ -243,7 +243,8 @@ class DraftBudgets:
         """The shortest drafts for a few rows, rarely enough that probes cost at most their share; else none."""
         self._since_probe += steps
         plain = self._costs.seconds(len(rows), 0)
-        extra = (self._costs.seconds(len(rows), self._shortest) * self._pace.of_kind(1) - plain) * STEPS_PER_CHOICE
+        drafting = self._costs.seconds(len(rows), self._shortest) * self._pace.of_kind(self._costs.kind(self._shortest))
+        extra = (drafting - plain) * STEPS_PER_CHOICE
         # As many as catch up within the time that the verifies take longer.
         probed = self._cheapest(rows, extra)
         extra += self._catch_up.seconds(sum([rows[index].lacking for index in probed]))
