@@ -17,6 +17,8 @@ from draftline.structured.json_schema.unique_items import unique_paths
 from draftline.structured.language import Language
 from draftline.structured.regular.syntax import MAX_NESTING, nesting, to_regex
 
+_TOO_DEEP = "the schema's references, or the groups of a pattern, nest too deep"
+
 
 def json_schema_language(
     schema: str,
