@@ -96,7 +96,7 @@ def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
     """A division for 65 to 2,048 tokens and a small weight: tiles narrow enough for programs on most multiprocessors."""
     tiles_m = -(-rows // 64)
     if swiglu and rows > 128 and n <= 2048:
-        if rows <= 192:
+        if rows <= 192:  # three programs on each multiprocessor, which all run at once
             return GemmConfig(block_m=64, block_n=16, block_k=64, num_warps=4, num_stages=5)
         # Two programs on each multiprocessor, or where not all of them would run at once, fewer and larger ones.
         if tiles_m * (n // 32) <= _MOST_AT_ONCE:
