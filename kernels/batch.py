@@ -15,11 +15,11 @@ from draftline.kernels.zeros import zeros
 
 
 @dataclass(frozen=True, slots=True)
-class LongHistories:
-    """Histories that are so much longer than a batch's others that several programs share them, a part each.
+class HistoryParts:
+    """The parts of histories that several programs share.
 
     Attributes:
-        starts: [R + 1] int32, of all parts row r has ``starts[r]:starts[r + 1]``; none if its history is not long.
+        starts: [R + 1] int32, of all parts row r has ``starts[r]:starts[r + 1]``; none if its history has none.
         rows: [P] int32, the row of each part; entries past the last part are undefined.
         length: [1] int32, tokens of a part.
         arrived: [P * G] int32, with G key/value heads: how many parts of a history are done, by its first part. Zeros
@@ -51,7 +51,7 @@ class Batch:
         logits_starts: [R + 1] int32, of the S tokens row r owns ``logits_starts[r]:logits_starts[r + 1]``, its last
             ones; None: all T tokens go through every layer whole.
         logits_lens_host: how many of the S tokens each row owns, or upper bounds; with ``logits_starts``.
-        long: the long histories; None: unknown, and each row has its own program.
+        parts: the parts of its histories; None: unknown, and not used.
         settled: whether all keys and values before the query tokens are in the cache when a kernel of the forward pass
             starts. Those of a draft may not be when the next pass of its round starts.
     """
@@ -68,7 +68,7 @@ class Batch:
     longest_first: Tensor | None = None
     logits_starts: Tensor | None = None
     logits_lens_host: tuple[int, ...] = ()
-    long: LongHistories | None = None
+    parts: HistoryParts | None = None
     settled: bool = True
 
     def logits_only(self) -> Batch | None:

@@ -25,7 +25,7 @@ Sample = Callable[[Tensor, SampleRows, SlotTable], Tensor]
 
 AreUneven = Callable[[int, Sequence[int], int], bool]
 """Whether decodes or verifies of up to so many query tokens, with histories of these lengths, are faster with
-`Ops.share_long_histories`, beside so many rows of prompts and padding."""
+`Ops.divide_histories`, beside so many rows of prompts and padding."""
 
 
 def never_uneven(query_len: int, context_lens: Sequence[int], prompts: int) -> bool:
@@ -215,7 +215,7 @@ class Ops(Protocol):
         ...
 
     def uneven_rule(self, bound: int, heads: tuple[int, int], cache: LayerCache) -> AreUneven:
-        """The rule by which `share_long_histories` is worth it.
+        """The rule by which `divide_histories` is worth it.
 
         Args:
             bound: the longest context.
@@ -224,8 +224,8 @@ class Ops(Protocol):
         """
         return never_uneven
 
-    def share_long_histories(self, batch: Batch, cache: LayerCache) -> Batch:
-        """The batch, with what attention needs to divide long histories between programs. ``cache`` is any layer's."""
+    def divide_histories(self, batch: Batch, cache: LayerCache) -> Batch:
+        """The batch, with what attention needs to divide histories between programs. ``cache`` is any layer's."""
         return batch
 
     def sample(self, logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:

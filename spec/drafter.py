@@ -28,7 +28,7 @@ class DraftRows:
         slots: [R] int64, the slot of each row.
         drafts: [R] int32, the most drafts of each row; 0 for padding, and for rows without drafts.
         max_drafts: an upper bound of ``drafts``.
-        uneven: whether some histories are much longer than the others, and worth dividing.
+        uneven: whether some histories are much longer than the others, so that they are worth dividing.
     """
 
     slots: Tensor
@@ -41,7 +41,9 @@ class DraftRows:
         inputs = ops.gather_drafts(table, self.slots, self.drafts, query, count, cache.block_size)
         if not self.uneven:
             return inputs
-        return tuple([replace(one, batch=ops.share_long_histories(one.batch, cache.layers[0])) for one in inputs])
+        # The last pass has the longest histories: its parts hold those of all passes.
+        parts = ops.divide_histories(inputs[-1].batch, cache.layers[0]).parts
+        return tuple([replace(one, batch=replace(one.batch, parts=parts)) for one in inputs])
 
 
 @dataclass(frozen=True, slots=True)

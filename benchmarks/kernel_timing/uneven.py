@@ -1,4 +1,4 @@
-"""Whole steps of decodes of which one has a long history: with programs for each row, and with the long one divided."""
+"""Whole steps of decodes and verifies of which a few have long histories: with programs for each row, and with parts of histories."""
 
 from __future__ import annotations
 
@@ -20,38 +20,42 @@ from kernel_timing.timing import Bench
 
 
 class UnevenStep(Step):
-    """A step of decodes with histories of these lengths, each row with programs of its own, or with the long ones divided."""
+    """A step of rows with histories of these lengths, each row with programs of its own, or with parts of histories."""
 
-    def __init__(self, model: ModelSizes, weights: DecoderWeights, contexts: Sequence[int], prompt: int = 0) -> None:
-        """Beside a prompt of so many tokens, if any, in a graph of 512."""
-        rows = [(1, context) for context in contexts]
+    def __init__(
+        self, model: ModelSizes, weights: DecoderWeights, queries: int, contexts: Sequence[int], prompt: int = 0
+    ) -> None:
+        """Rows have so many query tokens. They are beside a prompt of so many tokens, if any, in a graph of 1,024."""
+        rows = [(queries, context) for context in contexts]
         if prompt:
             rows.append((prompt, prompt))
-        batch = make_mixed_batch(rows, 1, len(rows), 512 if prompt else len(rows), bound=MAX_LENGTH)
+        tokens = 1024 if prompt else queries * len(rows)
+        batch = make_mixed_batch(rows, queries, len(rows), tokens, bound=MAX_LENGTH)
         if not prompt:
-            batch = dataclasses.replace(batch, query_lens_host=(1,) * len(rows))
+            batch = dataclasses.replace(batch, query_lens_host=(queries,) * len(rows))
         super().__init__(model, weights, batch, int(batch.block_tables.max()) + 1, sum(context for _, context in rows))
 
     def run_divided(self, ops: Ops) -> Tensor:
-        """Run one step whose long histories are divided; return the logits."""
-        return self.run_batch(ops, ops.share_long_histories(self.batch, self.cache.layers[0]))
+        """Run one step whose histories are divided into parts; return the logits."""
+        return self.run_batch(ops, ops.divide_histories(self.batch, self.cache.layers[0]))
 
 
 def uneven(bench: Bench, ops: TritonOps) -> None:
-    """Whole steps of decodes of which one has a long history: with programs for each row, and with the long one divided."""
-    cases = ((8, 4000), (24, 1000), (24, 4000), (64, 2000), (64, 4000), (128, 4000))
+    """Whole steps of decodes and verifies of which one has a long history, or some have, in each of the two ways."""
+    cases = ((8, 1, 4000), (24, 1, 1000), (24, 1, 4000), (64, 1, 2000), (64, 8, 1500), (64, 1, 4000), (128, 1, 4000))
     for model in (SMOLLM2, QWEN3, LLAMA_8B):
         if time.monotonic() > bench.deadline:
             bench.left_out.append(f"uneven steps of {model.name}")
             continue
         weights = make_weights(model)
-        for (rows, longest), prompt in product(cases, (0, 300)):
-            step = UnevenStep(model, weights, [300] * (rows - 1) + [longest], prompt)
+        for (rows, long, longest), queries, prompt in product(cases, (1, 4), (0, 300)):
+            step = UnevenStep(model, weights, queries, [300] * (rows - long) + [longest] * long, prompt)
             expected = step.run(ops)
             for variant, run in (("a row", step.run), ("divided", step.run_divided)):
                 bench.case(
                     "uneven",
-                    f"{model.name} {rows - 1}x1 ctx 300, one ctx {longest}" + (f", prompt {prompt}" if prompt else ""),
+                    f"{model.name} {rows - long}x{queries} ctx 300, {long} ctx {longest}"
+                    + (f", prompt {prompt}" if prompt else ""),
                     variant,
                     [partial(run, ops)],
                     num_bytes=step.num_bytes,

@@ -113,7 +113,7 @@ class GraphExecutor(Executor):
             inputs = gather_planned(parts.table, slots, plan, self._bounds(shape.samples), parts.block_size)
             batch = inputs.batch
             if shape.uneven:
-                batch = parts.ops.share_long_histories(batch, parts.cache.layers[0])
+                batch = parts.ops.divide_histories(batch, parts.cache.layers[0])
             logits = parts.forward(batch)
             return ForwardResult(logits, inputs.slots, inputs.positions)
 

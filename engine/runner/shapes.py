@@ -19,7 +19,10 @@ _MAX_ROWS = 512
 
 _DRAFT_LENS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 
-_UNEVEN_ROWS = (8, 32, 128)
+_UNEVEN_ROWS = (8, 16, 32, 64, 128)
+
+_MOST_UNEVEN_DRAFTS = 4
+"""Of more drafts, only the most have shapes for uneven histories."""
 
 _PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192)
 """Tokens of steps with prompts. A step with fewer tokens than its graph computes padding, which is thrown away."""
@@ -123,7 +126,7 @@ class StepShapes:
         # Each draft length's ascending.
         self._uneven_decodes = [
             StepShape.decode(rows, k, uneven=True)
-            for k in sorted({0, self.draft_lens[-1]})
+            for k in sorted({*self.draft_lens[: _MOST_UNEVEN_DRAFTS + 1], self.draft_lens[-1]})
             for rows in (*[rows for rows in _UNEVEN_ROWS if rows < self._rows[-1]], self._rows[-1])
             if self._may_be_uneven and (not k or rows <= self.max_drafting_rows)
         ]
@@ -166,7 +169,7 @@ class StepShapes:
 
     @property
     def uneven(self) -> list[StepShape]:
-        """The shapes whose histories are uneven: few, since they come up rarely."""
+        """The shapes whose histories are uneven."""
         return [*self._uneven_decodes, *self._uneven_prompts]
 
     @property
@@ -209,8 +212,8 @@ class StepShapes:
 
     def _of_uneven_decodes(self, rows: int, drafts: int) -> StepShape | None:
         """The smallest uneven shape without prompts that holds so many rows and drafts; None if none does."""
-        longest = self.draft_lens[-1] if drafts else 0
-        return _smallest(self._uneven_decodes, rows, longest, rows) if drafts <= longest else None
+        held = (one for one in self._uneven_decodes if one.drafts >= drafts and one.rows >= rows)
+        return next(held, None)
 
     @property
     def drafting(self) -> list[StepShape]:

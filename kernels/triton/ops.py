@@ -19,7 +19,8 @@ from draftline.kernels.ops import AreUneven, Ops
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.attention.decode import decode_attention
-from draftline.kernels.triton.attention.decode_plan import is_uneven, plan_decode, plan_uneven
+from draftline.kernels.triton.attention.decode_plan import plan_decode
+from draftline.kernels.triton.attention.parts_plan import is_uneven, plan_uneven
 from draftline.kernels.triton.attention.plan import AttentionShape
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.attention.rope import rope_write_kv
@@ -27,7 +28,7 @@ from draftline.kernels.triton.attention.soft_cap import soft_cap
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.inputs.gather_drafts import gather_drafts
-from draftline.kernels.triton.inputs.long_histories import share_long_histories
+from draftline.kernels.triton.inputs.history_parts import divide_histories
 from draftline.kernels.triton.inputs.move_rows import copy_rows, put_rows, take_rows
 from draftline.kernels.triton.inputs.ngram import draft_ngram
 from draftline.kernels.triton.inputs.ngram_table import draft_ngram_table, learn_ngrams
@@ -130,7 +131,7 @@ class TritonOps(Ops):
         shape = AttentionShape.of(group, qkv, cache, self.limits)
         overlap = overlaps(qkv, self.limits)
         # Windows leave no long histories.
-        plans = plan_decode if batch.long is None or spec.window is not None else plan_uneven
+        plans = plan_decode if batch.parts is None or spec.window is not None else plan_uneven
         plan = plans(shape, batch.query_lens_host, batch.context_lens_host)
         if plan is None:
             queries = rope_write_kv(qkv, batch, cache, spec, first_head=group * num_kv_heads, overlap=overlap)
@@ -208,9 +209,9 @@ class TritonOps(Ops):
         return partial(is_uneven, shape, bound=bound)
 
     @override
-    def share_long_histories(self, batch: Batch, cache: LayerCache) -> Batch:
+    def divide_histories(self, batch: Batch, cache: LayerCache) -> Batch:
         kv_heads, head_dim = cache.keys.shape[2:]
-        return share_long_histories(batch, kv_heads, head_dim, self.limits)
+        return divide_histories(batch, kv_heads, head_dim, self.limits)
 
     @override
     def sample(self, logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:

@@ -260,14 +260,14 @@ def test_rows_together(rows: int, queries: int, prompt: Prompt, ops: TritonOps) 
     indirect=["prompt"],
 )
 def test_a_few_long_histories_among_short_ones(rows: int, queries: int, prompt: Prompt, ops: TritonOps) -> None:
-    """Several programs share a long one."""
+    """A long one is divided into parts; of narrow heads, all are."""
 
     def uneven(qkv: Tensor, batch: Batch, layer: LayerCache, spec: AttentionSpec) -> Tensor:
-        shared = ops.share_long_histories(batch, layer)
-        assert shared.long is not None
+        divided = ops.divide_histories(batch, layer)
+        assert divided.parts is not None
         least = int(batch.context_lens.sum()) * layer.keys.shape[2] // (2 * ops.limits.num_sms)
-        assert int(shared.long.starts[-1]) > 0 or least >= 1400
-        return ops.rope_attention(qkv, shared, layer, spec)
+        assert int(divided.parts.starts[-1]) > 0 or least >= 1400
+        return ops.rope_attention(qkv, divided, layer, spec)
 
     spans = [((37 * row * row + 11 * row) % 200, queries) for row in range(rows)]
     spans[1], spans[rows - 3] = (1400, queries), (LENGTH - queries, 1)
@@ -293,7 +293,7 @@ TOGETHER = {
 
 @pytest.mark.parametrize("kind", TOGETHER)
 def test_launches_that_run_at_the_same_time_change_no_bit(kind: str, ops: TritonOps) -> None:
-    """Many decodes beside a prompt chunk, or a long history that is shared, in a chain of layers whose launches overlap, replayed as
+    """Many decodes beside a prompt chunk, or histories in parts, in a chain of layers whose launches overlap, replayed as
     steps are."""
     if not ops.limits.overlaps:
         pytest.skip("launches overlap from compute capability 9.0 on")
@@ -309,7 +309,7 @@ def test_launches_that_run_at_the_same_time_change_no_bit(kind: str, ops: Triton
     def chain(which: TritonOps, x: Tensor, caches: Sequence[Tensor]) -> Tensor:
         rows = batch
         if which is ops and kind.startswith("uneven"):
-            rows = which.share_long_histories(batch, LayerCache(caches[0][0], caches[0][1]))
+            rows = which.divide_histories(batch, LayerCache(caches[0][0], caches[0][1]))
         for (qkv, output), cache in zip(weights, caches, strict=True):
             projected = which.norm_linear(x, norm, EPS, qkv, None)
             attended = which.rope_attention(projected, rows, LayerCache(cache[0], cache[1]), spec)

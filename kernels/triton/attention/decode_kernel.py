@@ -71,6 +71,7 @@ def decode_attention_kernel(
     QK_NORM: tl.constexpr,
     SPLIT: tl.constexpr,
     PARTS: tl.constexpr,
+    LAST_JOINS: tl.constexpr,
     ORDERED: tl.constexpr,
     EARLY: tl.constexpr,
     ROTATE: tl.constexpr,
@@ -85,7 +86,8 @@ def decode_attention_kernel(
     ROTATE, queries are not rotated yet.
 
     With SPLIT, programs share a history, and store the states of their tiles. Without, a program joins the tiles and stores the result.
-    With PARTS, the first ``num_parts`` programs of each head may have a part of a long history; see `LongHistories`.
+    With PARTS, the first ``num_parts`` programs of each head may have a part of a history, and store the states of its tiles too; see
+    `HistoryParts`. The others have a row without parts each. With LAST_JOINS, of rows with a single query, the last program joins them.
     With EARLY, a program loads its first tile before it waits, and puts the new token there itself: to read that again from the
     cache would take long.
     """
@@ -97,7 +99,7 @@ def decode_attention_kernel(
     row = tl.program_id(0) // NUM_KV_HEADS
     split = tl.program_id(1)
     if PARTS:
-        # The first programs have parts of long histories, as far as there are so many.
+        # The first programs have parts of histories, as far as there are so many.
         part = row
         has_part = part < num_parts
         num_rows = tl.num_programs(0) // NUM_KV_HEADS - num_parts
@@ -231,7 +233,7 @@ def decode_attention_kernel(
     stored = row.to(tl.int64) * longest + first_query + lane // GROUP
     if PARTS:
         # Only parts have states: those of the first part come first, whatever its row.
-        stored = first_part.to(tl.int64) * part_tiles * longest + lane // GROUP
+        stored = first_part.to(tl.int64) * part_tiles * longest + first_query + lane // GROUP
     stored = stored * NUM_HEADS + kv_head * GROUP + lane % GROUP
     if EARLY:
         is_new_place = (first_place == history)[:, None]
@@ -275,11 +277,11 @@ def decode_attention_kernel(
         if PARTS:
             is_whole = is_whole & (not has_part)
         store_result(out, flat, is_whole, total, total_sum, HEAD_DIM, BLOCK_D, PAIRS)
-    if PARTS:
+    if LAST_JOINS:
         if has_part:
             join_last_part(
                 arrived + first_part * NUM_KV_HEADS + kv_head, history_parts, partial, stats,
-                first_part.to(tl.int64) * part_tiles * longest, num_tiles, tile_stride, out, token, query_len, kv_head,
+                first_part.to(tl.int64) * part_tiles, num_tiles, tile_stride, out, token, kv_head,
                 NUM_KV_HEADS, GROUP, HEADS, HEAD_DIM, BLOCK_D,
             )  # fmt: skip
     end(PLACE)

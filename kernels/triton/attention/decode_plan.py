@@ -3,18 +3,17 @@
 Few programs share histories, and a second launch joins their tiles. Many do not: each has a history of its own, and joins the tiles
 itself. All is measured on an H200 (docs/tuning.md#few-sequences). As in `plan.py`, only bounds are known here.
 
-`plan_decode` is for batches of such rows alone, whose launch also rotates and writes the new keys. So is `plan_uneven`, where some
-histories are much longer than the others. `plan_short` is for such rows of any
+`plan_decode` is for batches of such rows alone, whose launch also rotates and writes the new keys. `plan_short` is for such rows of any
 other batch, whose keys are in the cache.
+
+Not here: histories that are divided by their lengths (`parts_plan.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from draftline.kernels.limits import LEAST_LONG_HISTORY
 from draftline.kernels.triton.attention.plan import (
     MAX_SPLITS,
     SHORT_QUERY,
@@ -31,7 +30,7 @@ from draftline.kernels.triton.overlap import AT_ONCE, PREPARED
 MAX_QUERIES = 16
 """The longest query that one launch can rotate, write and attend with."""
 
-_WIDE_HEAD = 128
+WIDE_HEAD = 128
 """The size of heads from which on the memory is the limit of so few programs as a device has multiprocessors."""
 
 _SMALL_MODEL = 2048
@@ -40,7 +39,7 @@ _SMALL_MODEL = 2048
 _SHARED_BY = 16
 """Programs of wide heads that share a decode's history load tiles ahead where they are at most so many."""
 
-_AHEAD, _SHARED_AHEAD = (7, 5, 3), 5
+AHEAD, _SHARED_AHEAD = (7, 5, 3), 5
 """Stages of a pipeline that has three tiles of keys and values on their way, or two, or one. A tile's addresses come from the block
 table, and Triton gives half of the stages to that load. Programs that share a history have two."""
 
@@ -65,16 +64,6 @@ _START = 1.5
 _MAX_STORED_BESIDE_PROMPTS = 2**26
 """Bytes of tiles' states in a step with prompts, whose activations take memory at the same time."""
 
-_READ_AT_ONCE, _JOINED_AT_ONCE = 1.25, 25
-"""In the time in which a program reads a token of a long history: the tokens that a multiprocessor reads where it has enough programs,
-and those whose tiles are joined."""
-
-_GAIN = 1.2
-"""How much sooner all histories must be read to divide the long ones."""
-
-_MAX_STORED_OF_LONG = 2**26
-"""Bytes of the states of long histories, where each row has a program. Longer ones are not shared."""
-
 _SHARED_BESIDE_PROMPTS = 8
 """Programs that share a history in a step with prompts, at most."""
 
@@ -94,7 +83,8 @@ class DecodePlan:
         num_splits: programs that share one row's history; one joins its tiles itself.
         max_tiles: the most key tiles of a history.
         early: whether they load their first tile before they wait for the kernel before, where it is settled what that reads.
-        max_shared_tiles: the most tiles of long histories that programs share, where each row has a program; 0: they share none.
+        max_part_tiles: the most tiles of histories that are divided into parts; 0: none is.
+        last_joins: whether the last program with a part of a history joins its tiles, not a second launch.
         starts_next: when attention and join let the next kernel start, as `overlap.py` names the times.
     """
 
@@ -105,7 +95,8 @@ class DecodePlan:
     max_tiles: int
     tiles_per_row: int = 1
     early: bool = False
-    max_shared_tiles: int = 0
+    max_part_tiles: int = 0
+    last_joins: bool = False
     starts_next: int = PREPARED.value
 
 
@@ -139,80 +130,29 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
         context_lens: each row's context length, or an upper bound of it.
     """
     longest, rows = max(query_lens, default=0), len(query_lens)
-    block_m = _height(shape, longest)
+    block_m = height(shape, longest)
     if block_m is None:
         return None
     context = max(context_lens)
     sharing = _sharing(shape, rows, longest, context) if have_room(shape, rows * longest, context) else _UNSHARED
     splits = min(sharing.num_splits, shape.num_tiles(context), MAX_SPLITS)
-    large = _is_large(shape, longest, block_m)
+    large = is_large(shape, longest, block_m)
     if splits == 1:
         num_warps = 4 if large and longest > _LONG_VERIFY else 2
-        tile = _unshared(shape, Tile(block_m, shape.key_tile, num_warps, _AHEAD[-1]), rows, longest)
+        tile = _unshared(shape, Tile(block_m, shape.key_tile, num_warps, AHEAD[-1]), rows, longest)
     else:
         tile = Tile(block_m, shape.key_tile, 4 if large else sharing.num_warps, sharing.num_stages)
-        if _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
+        if programs_per_sm(shape, tile) < 2:  # a device with little shared memory
             tile = replace(tile, num_stages=2)
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
     # More rows would hold more tiles in registers than they gain by it.
-    early = shape.head_dim < _WIDE_HEAD and rows == longest == 1
+    early = shape.head_dim < WIDE_HEAD and rows == longest == 1
     return DecodePlan(
         tile, queries, longest, splits, shape.num_tiles(context), early=early, starts_next=sharing.starts_next
     )
 
 
-@lru_cache(maxsize=64)
-def plan_uneven(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
-    """The plan of a batch whose `LongHistories` are known, as `plan_decode`'s: other rows have a program each.
-
-    There is one kind of launch for all numbers of rows, since each would be a kernel to compile.
-    """
-    longest, rows = max(query_lens, default=0), len(query_lens)
-    block_m = _height(shape, longest)
-    if block_m is None:
-        return None
-    context = max(context_lens)
-    queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
-    tile = _divided(shape, block_m, 4 if _is_large(shape, longest, block_m) else 2, _AHEAD[1])
-    return DecodePlan(
-        tile,
-        queries,
-        longest,
-        1,
-        shape.num_tiles(context),
-        max_shared_tiles=_shared_tiles(shape, rows, longest, context),
-    )
-
-
-@lru_cache(maxsize=64)
-def plan_uneven_short(
-    shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]
-) -> DecodePlan | None:
-    """The plan of a batch's decodes and verifies beside prompts, as `plan_short`'s, where the batch's `LongHistories` are known."""
-    plan = plan_short(shape, query_lens, context_lens)
-    if plan is None or plan.tiles_per_row > 1:  # the last part would have to know the tiles of all queries
-        return plan
-    # The chunks' programs need room beside those of wide heads.
-    ahead = _AHEAD[2] if shape.head_dim >= _WIDE_HEAD else _AHEAD[1]
-    tile = _divided(shape, plan.tile.block_m, plan.tile.num_warps, ahead)
-    shared = _shared_tiles(shape, len(query_lens), plan.longest, max(context_lens))
-    return replace(plan, tile=tile, num_splits=1, max_shared_tiles=shared)
-
-
-def _divided(shape: AttentionShape, block_m: int, num_warps: int, num_stages: int) -> Tile:
-    """The tile of programs that may have a part of a long history."""
-    tile = Tile(block_m, shape.key_tile, num_warps, num_stages)
-    # A device with little shared memory has no room for two programs of such a pipeline.
-    return tile if _programs_per_sm(shape, tile) > 1 else replace(tile, num_stages=2)
-
-
-def _shared_tiles(shape: AttentionShape, rows: int, longest: int, context: int) -> int:
-    """The most tiles of all long histories together."""
-    tiles = shape.num_tiles(context)
-    return min(2 * rows * tiles, _MAX_STORED_OF_LONG * tiles // (longest * shape.state_bytes(context)))
-
-
-def _height(shape: AttentionShape, longest: int) -> int | None:
+def height(shape: AttentionShape, longest: int) -> int | None:
     """The rows of a tile with so many query tokens; None if one launch cannot rotate, write and attend with them."""
     lanes = longest * shape.group
     if not 1 <= longest <= MAX_QUERIES or (longest > 1 and lanes > max_lanes(shape)):
@@ -220,41 +160,9 @@ def _height(shape: AttentionShape, longest: int) -> int | None:
     return max(16, next_power_of_2(lanes))
 
 
-def _is_large(shape: AttentionShape, longest: int, block_m: int) -> bool:
+def is_large(shape: AttentionShape, longest: int, block_m: int) -> bool:
     """Whether a verify's tile needs the registers of four warps."""
     return longest > 1 and block_m * next_power_of_2(shape.head_dim) > _TWO_WARPS
-
-
-def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int], prompts: int, bound: int) -> bool:
-    """Whether decodes or verifies are faster where long histories are divided between programs.
-
-    Args:
-        shape: the model and the device.
-        query_len: the most query tokens of a row.
-        context_lens: of each row that decodes or verifies.
-        prompts: the rows beside them, prompts and their graph's padding; 0 if none computes a prompt.
-        bound: that of context lengths, for which plans are made.
-    """
-    longest, rows = max(context_lens, default=0), len(context_lens)
-    if longest <= LEAST_LONG_HISTORY or rows + prompts == 1:
-        return False
-    bounds = (bound,) * (rows + prompts)
-    if prompts:
-        plan = plan_short(shape, (SHORT_QUERY + 1,) * prompts + (query_len,) * rows, bounds)
-    else:
-        plan = plan_decode(shape, (query_len,) * rows, bounds)
-    if plan is None or plan.tiles_per_row > 1:
-        return False
-    # Tokens that a program reads in the time of either plan: those of the longest history, or all histories, and joining tiles.
-    joining = longest / _JOINED_AT_ONCE
-    even = longest / plan.num_splits + (joining if plan.num_splits > 1 else 0.0)
-    reading = sum(context_lens) * shape.num_kv_heads / shape.limits.num_sms / _READ_AT_ONCE
-    return even > _GAIN * (reading + query_len * joining + least_part(shape.head_dim))
-
-
-def least_part(head_dim: int) -> int:
-    """The fewest tokens of a part of a long history. Wider heads had longer parts in the fastest division."""
-    return 2 * head_dim
 
 
 @lru_cache(maxsize=64)
@@ -290,11 +198,11 @@ def _with_prompts(shape: AttentionShape, rows: int, longest: int, context: int) 
         splits, num_stages = max(min(room, _SHARED_BESIDE_PROMPTS), 2), 2
     else:
         # Three tiles of keys on their way, or two of wide heads, or one where the chunks' programs would lack the room.
-        wide, many = shape.head_dim >= _WIDE_HEAD, longest > 1 or programs > 2 * sms
-        splits, num_stages = 1, _AHEAD[2] if wide and many else _AHEAD[1] if wide else _AHEAD[0]
+        wide, many = shape.head_dim >= WIDE_HEAD, longest > 1 or programs > 2 * sms
+        splits, num_stages = 1, AHEAD[2] if wide and many else AHEAD[1] if wide else AHEAD[0]
     tile = Tile(block_m, shape.key_tile, 2 if block_m <= 32 else 4, num_stages)
-    for fewer in (_AHEAD[1], 2):
-        if _programs_per_sm(shape, tile) < 2:  # a device with little shared memory
+    for fewer in (AHEAD[1], 2):
+        if programs_per_sm(shape, tile) < 2:  # a device with little shared memory
             tile = replace(tile, num_stages=min(num_stages, fewer))
     return DecodePlan(tile, queries, longest, splits, shape.num_tiles(context), tiles_per_row)
 
@@ -305,7 +213,7 @@ def _in_tiles(shape: AttentionShape, rows: int, longest: int, context: int) -> D
     queries = block_m // shape.group
     tiles_per_row = -(-longest // queries)
     splits = num_splits(shape, rows * tiles_per_row, context, rows * longest)
-    tile = Tile(block_m, shape.key_tile, 2 if block_m <= 32 else 4, _AHEAD[-1])
+    tile = Tile(block_m, shape.key_tile, 2 if block_m <= 32 else 4, AHEAD[-1])
     return DecodePlan(tile, queries, longest, splits, shape.num_tiles(context), tiles_per_row)
 
 
@@ -313,7 +221,7 @@ def _sharing(shape: AttentionShape, rows: int, longest: int, context: int) -> _S
     """How so many rows share histories: where there are few programs, and with narrow heads still where there are some more."""
     programs, sms = rows * shape.num_kv_heads, shape.limits.num_sms
     room = num_splits(shape, rows, context, rows * longest)
-    if shape.head_dim >= _WIDE_HEAD:
+    if shape.head_dim >= WIDE_HEAD:
         if programs > sms:
             return _UNSHARED
         if rows == 1:
@@ -335,21 +243,21 @@ def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Til
     More stages read a history sooner, but fewer programs fit a multiprocessor. Those that do not fit run after the others.
     """
     sms, programs = shape.limits.num_sms, rows * shape.num_kv_heads
-    middle = replace(tile, num_stages=_AHEAD[1])
+    middle = replace(tile, num_stages=AHEAD[1])
     if (
         longest == 1
-        and programs > _FEW_TURNS * sms * _programs_per_sm(shape, tile)
-        and _programs_per_sm(shape, middle) > 1
+        and programs > _FEW_TURNS * sms * programs_per_sm(shape, tile)
+        and programs_per_sm(shape, middle) > 1
     ):
         # Programs of many turns do not end together, so that a turn more or less hardly counts.
         return middle
     # A verify computes more with each tile.
-    ahead = _AHEAD if longest == 1 else _AHEAD[1:] if longest <= _LONG_VERIFY else _AHEAD[2:]
+    ahead = AHEAD if longest == 1 else AHEAD[1:] if longest <= _LONG_VERIFY else AHEAD[2:]
     choices = []
     for num_stages in ahead:
         choice = replace(tile, num_stages=num_stages, num_warps=4 if longest > 1 and num_stages > 3 else tile.num_warps)
-        at_once = _programs_per_sm(shape, choice)
-        if at_once > 1 or num_stages == _AHEAD[-1]:
+        at_once = programs_per_sm(shape, choice)
+        if at_once > 1 or num_stages == AHEAD[-1]:
             turns = -(-programs // (sms * max(at_once, 1)))
             each = -(-programs // sms) if turns == 1 else at_once
             # Of equals, the deeper one, unless so many programs hide each other's waits.
@@ -357,10 +265,10 @@ def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Til
     return min(choices, key=lambda choice: choice[:2])[2]
 
 
-def _programs_per_sm(shape: AttentionShape, tile: Tile) -> int:
+def programs_per_sm(shape: AttentionShape, tile: Tile) -> int:
     """The programs that fit a multiprocessor."""
     row = (4 if shape.wide else 2) * next_power_of_2(shape.head_dim)
     own = ((tile.num_stages - 1) * tile.block_n + 2 * tile.block_m) * row
-    warps = _WARPS_PER_SM * (1 if shape.head_dim >= _WIDE_HEAD else 2)
+    warps = _WARPS_PER_SM * (1 if shape.head_dim >= WIDE_HEAD else 2)
     # The device itself takes a kilobyte of each.
     return min((shape.limits.shared_bytes + 1024) // (own + 1024), warps // tile.num_warps)

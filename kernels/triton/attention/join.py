@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.batch import Batch, HistoryParts
+from draftline.kernels.triton.attention.decode_parts import parts_of
 from draftline.kernels.triton.attention.online_softmax import NO_KEY, divisor, join
 from draftline.kernels.triton.overlap import PREPARED, launch_options, start_next, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
@@ -133,7 +134,6 @@ def join_last_part(
     tile_stride: tl.tensor,
     out: tl.tensor,
     token: tl.tensor,
-    query_len: tl.tensor,
     kv_head: tl.tensor,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -148,12 +148,11 @@ def join_last_part(
         num_parts: how many there will be.
         partial: see `TileStates`.
         stats: see `TileStates`.
-        first_state: int64, where the states of the history's first query token begin, by tokens.
+        first_state: int64, where the states of the history begin, in tiles.
         num_tiles: the history's tiles.
         tile_stride: see `TileStates`.
         out: [T, H * D].
-        token: the first query token.
-        query_len: the query tokens.
+        token: the query token.
         kv_head: the key/value head of the group.
         NUM_KV_HEADS: key/value heads.
         GROUP: query heads of each.
@@ -168,36 +167,39 @@ def join_last_part(
         member = tl.arange(0, HEADS)
         head = kv_head * GROUP + member
         dim = tl.arange(0, BLOCK_D)[None, :]
+        state = first_state * NUM_KV_HEADS * GROUP + head
+        result = join_stored(
+            partial, stats, state, member < GROUP, tile_stride, num_tiles, HEAD_DIM, BLOCK_D, _MANY_TOGETHER
+        )
+        flat = token * NUM_KV_HEADS * GROUP + head
         mask = (member < GROUP)[:, None] & (dim < HEAD_DIM)
-        for query in range(query_len):
-            state = (first_state + query) * NUM_KV_HEADS * GROUP + head
-            result = join_stored(
-                partial, stats, state, member < GROUP, tile_stride, num_tiles, HEAD_DIM, BLOCK_D, _MANY_TOGETHER
-            )
-            flat = (token + query) * NUM_KV_HEADS * GROUP + head
-            tl.store(out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=mask)
+        tl.store(out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["tile_stride", "max_query", "window"])
+@triton.jit(do_not_specialize=["tile_stride", "max_query", "window", "max_tiles"])
 def _join_kernel(
     partial: tl.tensor,
     stats: tl.tensor,
     out: tl.tensor,
     query_starts: tl.tensor,
     context_lens: tl.tensor,
+    part_starts: tl.tensor,
+    part_length: tl.tensor,
     tile_stride: int,
     max_query: int,
     window: int,
+    max_tiles: int,
     NUM_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
     TOGETHER: tl.constexpr,
     WINDOWED: tl.constexpr,
+    PARTS: tl.constexpr,
     NEXT: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """Join the tiles of one query token and head."""
+    """Join the tiles of one query token and head. With PARTS, rows without parts are complete already."""
     start_next(NEXT, OVERLAP)
     pid = tl.program_id(0)
     head = pid % NUM_HEADS
@@ -206,6 +208,11 @@ def _join_kernel(
     row_start = tl.load(query_starts + row)
     query_len = tl.load(query_starts + row + 1) - row_start
     context_len = tl.load(context_lens + row)
+    query = pid.to(tl.int64) + tl.arange(0, 1)
+    if PARTS:
+        first_part, num_parts, part_tiles = parts_of(row, part_starts, part_length, max_tiles, BLOCK_N)
+        query = (first_part.to(tl.int64) * part_tiles * max_query + row_query) * NUM_HEADS + head + tl.arange(0, 1)
+        query_len = tl.where(num_parts > 0, query_len, 0)
     wait_for_previous(OVERLAP, NEXT)
     if (row_query >= query_len) | (query_len > max_query):
         return
@@ -213,7 +220,6 @@ def _join_kernel(
     if WINDOWED:
         first_tile = tl.maximum(context_len - query_len - window + 1, 0) // BLOCK_N
     flat = (row_start + row_query).to(tl.int64) * NUM_HEADS + head
-    query = pid.to(tl.int64) + tl.arange(0, 1)
     dim = tl.arange(0, BLOCK_D)[None, :]
     num_tiles = tl.cdiv(context_len, BLOCK_N) - first_tile
     result = join_stored(partial, stats, query, query >= 0, tile_stride, num_tiles, HEAD_DIM, BLOCK_D, TOGETHER)
@@ -227,6 +233,7 @@ def join_tiles(
     window: int | None,
     block_n: int,
     *,
+    parts: HistoryParts | None = None,
     starts_next: int = PREPARED.value,
     overlap: bool,
 ) -> None:
@@ -238,10 +245,12 @@ def join_tiles(
         batch: the rows.
         window: positions that a query sees, or None for all.
         block_n: keys of a tile.
+        parts: the parts of the histories whose tiles have states, one after the other; None: each row has room for its own tiles.
         starts_next: when the next kernel may start, as `overlap.py` names the times.
         overlap: start before the previous kernel has ended.
     """
-    rows, queries, num_heads, head_dim = states.partial.shape[1:]
+    _, queries, num_heads, head_dim = states.partial.shape[1:]
+    rows = batch.context_lens.shape[0]
     block_d, programs = triton.next_power_of_2(head_dim), rows * queries * num_heads
     _join_kernel[(programs,)](
         states.partial,
@@ -249,15 +258,19 @@ def join_tiles(
         out,
         batch.query_starts,
         batch.context_lens,
+        batch.context_lens if parts is None else parts.starts,
+        batch.context_lens if parts is None else parts.length,
         states.tile_stride,
         queries,
         window if window is not None else 0,
+        states.stats.shape[0],
         NUM_HEADS=num_heads,
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         BLOCK_N=block_n,
         TOGETHER=_MANY_TOGETHER.value if programs > _MANY_PROGRAMS else _FEW_TOGETHER,
         WINDOWED=window is not None,
+        PARTS=parts is not None,
         NEXT=starts_next,
         OVERLAP=overlap,
         num_warps=max(block_d // 64, 1),

@@ -14,7 +14,8 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.chunks import attend_chunks
 from draftline.kernels.triton.attention.decode import attend_short
-from draftline.kernels.triton.attention.decode_plan import plan_short, plan_uneven_short
+from draftline.kernels.triton.attention.decode_plan import plan_short
+from draftline.kernels.triton.attention.parts_plan import plan_uneven_short
 from draftline.kernels.triton.attention.plan import AttentionShape, plan_chunks
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.overlap import ALONE, FIRST, SECOND
@@ -47,7 +48,7 @@ def attention(
     shape = AttentionShape.of(q.shape[1] // cache.keys.shape[2], q, cache, limits)
     lengths = batch.query_lens_host
     # Windows leave no long histories.
-    plans = plan_short if batch.long is None or spec.window is not None else plan_uneven_short
+    plans = plan_short if batch.parts is None or spec.window is not None else plan_uneven_short
     short = plans(shape, lengths, batch.context_lens_host)
     chunks = plan_chunks(shape, lengths, q.shape[0], short.longest if short is not None else 0)
     out = empty_rows(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)

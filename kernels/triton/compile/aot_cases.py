@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
-from draftline.kernels.batch import Batch, DraftQuery, LayerCache, LongHistories
+from draftline.kernels.batch import Batch, DraftQuery, HistoryParts, LayerCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight
@@ -116,13 +116,13 @@ def _uneven(query_len: int, prompt: int = 0) -> Batch:
     """Rows of which some may have long histories, beside a prompt of so many tokens."""
     prompts = (prompt,) if prompt else ()
     parts = 64
-    long = LongHistories(
+    divided = HistoryParts(
         starts=_empty(41, dtype=torch.int32),
         rows=_empty(parts, dtype=torch.int32),
         length=_empty(1, dtype=torch.int32),
         arrived=_empty(8 * parts, dtype=torch.int32),
     )
-    return replace(_batch((*prompts, *[query_len] * (40 - len(prompts))), (4096,) * 40), long=long)
+    return replace(_batch((*prompts, *[query_len] * (40 - len(prompts))), (4096,) * 40), parts=divided)
 
 
 def _cache(model: ModelShape, dtype: torch.dtype) -> LayerCache:
@@ -245,8 +245,8 @@ def _gather(_: Ops) -> None:
     gather(slots, rows, (1, 5, 300, 1), (10, 20, 0, 7), (1, 5, 1, 1), 16)
 
 
-def _share_long_histories(ops: Ops) -> None:
-    ops.share_long_histories(BATCHES["tens"], _cache(MODELS["llama-8b"], torch.bfloat16))
+def _divide_histories(ops: Ops) -> None:
+    ops.divide_histories(BATCHES["tens"], _cache(MODELS["llama-8b"], torch.bfloat16))
 
 
 def _pinned(_: Ops) -> None:
@@ -377,7 +377,7 @@ CASES: dict[str, Case] = {
         for kind, prompt in (("", 0), ("-mixed", 300))
     },
     "llama-8b-fp8-cache-uneven": _attention_case(MODELS["llama-8b"], _uneven(1), torch.float8_e4m3fn),
-    "share-long-histories": _share_long_histories,
+    "divide-histories": _divide_histories,
     **{
         f"{name}-{kind}-cache-{rows}": _attention_case(MODELS[name], BATCHES[rows], cache_dtype)
         for name in ("llama-8b", "qwen3-0.6b", "phi-2", "mistral-7b")

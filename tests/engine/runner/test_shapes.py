@@ -81,8 +81,8 @@ def test_uneven_histories_have_shapes_of_their_own() -> None:
         return max(lengths, default=0) > 1000
 
     assert shapes.of_step(decoding([300] * 9), are_uneven) == StepShape.decode(12, 0)
-    assert shapes.of_step(decoding([300] * 8 + [2000]), are_uneven) == StepShape.decode(32, 0, uneven=True)
-    assert shapes.of_step(decoding([2000] + [300] * 40, drafts=2), are_uneven) == StepShape.decode(64, 4, uneven=True)
+    assert shapes.of_step(decoding([300] * 8 + [2000]), are_uneven) == StepShape.decode(16, 0, uneven=True)
+    assert shapes.of_step(decoding([2000] + [300] * 40, drafts=2), are_uneven) == StepShape.decode(64, 2, uneven=True)
     assert asked == [(1, [300] * 9, 0), (1, [300] * 8 + [2000], 0), (3, [2002] + [302] * 40, 0)]
     assert shapes.of_step(decoding([2000, 300])) == StepShape.decode(2, 0), "without a device that divides any"
     for shape in shapes.uneven:
@@ -99,10 +99,16 @@ def test_rows_with_uneven_histories_draft_in_shapes_of_their_own() -> None:
 
     assert shapes.of_drafts(decoding([300] * 9, drafts=2), are_uneven) == StepShape.decode(12, 2)
     uneven = shapes.of_drafts(decoding([300] * 9 + [2000], drafts=2), are_uneven)
-    assert uneven == StepShape.decode(32, 4, uneven=True)
+    assert uneven == StepShape.decode(16, 2, uneven=True)
     assert uneven in shapes.drafting
     assert all(shape.drafts for shape in shapes.drafting)
     assert shapes.of_drafts(decoding([300] * 9 + [2000], drafts=2)) == StepShape.decode(12, 2)
+    more = StepShapes(64, 8, max_len=4096)
+    assert [more.of_drafts(decoding([2000] * 9, drafts=k), are_uneven) for k in (4, 5, 9)] == [
+        StepShape.decode(16, 4, uneven=True),
+        StepShape.decode(16, 8, uneven=True),
+        None,
+    ]
 
 
 def test_uneven_histories_beside_prompts_have_few_shapes() -> None:

@@ -1,18 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import product
 
 import pytest
 
 from draftline.kernels.triton.attention.decode_plan import (
     MAX_QUERIES,
     DecodePlan,
-    is_uneven,
     plan_decode,
     plan_short,
-    plan_uneven,
-    plan_uneven_short,
 )
 from draftline.kernels.triton.attention.plan import SHORT_QUERY, AttentionShape
 from draftline.kernels.triton.device import DeviceLimits
@@ -213,59 +209,3 @@ def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
             assert plan is None or plan.tile.block_m <= 32
             assert short(shape, (longest,) * rows).tile.block_m <= 32
         assert beside_prompts(shape, 2, longest).tile.block_m <= 32
-
-
-def lengths(rows: int, usual: int, *longer: int) -> list[int]:
-    return [usual] * (rows - len(longer)) + list(longer)
-
-
-@pytest.mark.parametrize(
-    ("query_len", "context_lens", "prompts", "expected"),
-    [
-        (1, lengths(64, 300), 0, False),
-        (1, lengths(64, 300, 700), 0, False),
-        (1, lengths(64, 300, 2000), 0, True),
-        (1, lengths(64, 3500), 0, False),
-        (1, lengths(8, 300, 4000), 0, True),
-        (1, lengths(8, 300, 4000, 4000, 4000, 4000), 0, False),
-        (1, lengths(1, 4000), 0, False),
-        (1, lengths(1, 100_000), 2, True),
-        (1, lengths(63, 300, 2000), 1, True),
-        (1, lengths(63, 3500), 1, False),
-        (1, [], 3, False),
-        (5, lengths(64, 300, 4000), 0, True),
-        (5, lengths(24, 300, 1000), 0, False),
-        (5, lengths(60, 300, 4000), 3, True),
-    ],
-)
-def test_histories_are_divided_where_some_are_much_longer(
-    query_len: int, context_lens: list[int], prompts: int, expected: bool
-) -> None:
-    """As measured on an H200, for the decodes and verifies of a model with eight key/value heads."""
-    assert is_uneven(QWEN3, query_len, context_lens, prompts, bound=4096) == expected
-
-
-def test_states_of_long_histories_take_little_memory() -> None:
-    for longest, rows, context in product((1, 5), (8, 256), (4096, 131_072)):
-        for plan in (
-            plan_uneven(LLAMA_8B, (longest,) * rows, (context,) * rows),
-            plan_uneven_short(LLAMA_8B, (300, *[longest] * rows), (context,) * (rows + 1)),
-        ):
-            assert plan is not None
-            assert plan.num_splits == 1
-            tile_bytes = LLAMA_8B.state_bytes(context) // LLAMA_8B.num_tiles(context)
-            assert 0 < plan.max_shared_tiles * longest * tile_bytes <= 64 << 20
-
-
-def test_long_verifies_are_not_divided() -> None:
-    assert plan_uneven(LLAMA_8B, (MAX_QUERIES + 1,) * 8, (4096,) * 8) is None
-    assert plan_uneven(LLAMA_8B, (1, 300), (4096,) * 2) is None
-    plan = plan_uneven_short(LLAMA_8B, (300, *[SHORT_QUERY] * 8), (4096,) * 9)
-    assert plan is not None
-    assert plan.tiles_per_row > 1
-    assert not plan.max_shared_tiles
-    assert not is_uneven(LLAMA_8B, SHORT_QUERY, lengths(60, 300, 4000), prompts=1, bound=4096)
-
-
-def test_prompts_alone_are_not_divided() -> None:
-    assert plan_uneven_short(LLAMA_8B, (300, 400), (4096,) * 2) is None

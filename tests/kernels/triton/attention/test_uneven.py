@@ -1,4 +1,4 @@
-"""Long histories that several programs share have the bits of those that one program has."""
+"""Histories that are divided into parts have the bits of those that one program has."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from scattered_batch import scattered_batch
 from torch.nn.functional import pad
 
 from draftline.kernels.attention_spec import AttentionSpec
-from draftline.kernels.batch import Batch, LayerCache, LongHistories
+from draftline.kernels.batch import Batch, HistoryParts, LayerCache
 from draftline.kernels.triton.attention.decode import decode_attention
-from draftline.kernels.triton.attention.decode_plan import plan_uneven
+from draftline.kernels.triton.attention.parts_plan import plan_uneven
 from draftline.kernels.triton.attention.plan import AttentionShape
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.device import DeviceLimits
 
-BLOCK_SIZE, BOUND, MAX_PARTS = 16, 800, 12
+BLOCK_SIZE, BOUND, MAX_PARTS = 16, 800, 16
 LIMITS = DeviceLimits.known(80, 16)
 
 
-def long_histories(batch: Batch, kv_heads: int, length: int, long: tuple[int, ...]) -> LongHistories:
-    """Those of the rows ``long``, in parts of ``length`` tokens."""
+def history_parts(batch: Batch, kv_heads: int, length: int, divided: tuple[int, ...]) -> HistoryParts:
+    """Those of the rows ``divided``, of ``length`` tokens."""
     contexts = batch.context_lens.tolist()
-    parts = [-(-context // length) if row in long else 0 for row, context in enumerate(contexts)]
+    parts = [-(-context // length) if row in divided else 0 for row, context in enumerate(contexts)]
     rows = [row for row, count in enumerate(parts) for _ in range(count)]
-    return LongHistories(
+    return HistoryParts(
         starts=torch.tensor([sum(parts[:row]) for row in range(len(parts) + 1)], dtype=torch.int32),
         rows=torch.tensor(rows + [12345] * (MAX_PARTS - len(rows)), dtype=torch.int32),
         length=torch.tensor([length], dtype=torch.int32),
@@ -35,19 +35,20 @@ def long_histories(batch: Batch, kv_heads: int, length: int, long: tuple[int, ..
 
 
 @pytest.mark.parametrize(
-    ("query_lens", "context_lens", "long"),
+    ("query_lens", "context_lens", "divided"),
     [
         ((1, 1, 1, 1), (20, 300, 70, 513), (1, 3)),
         ((3, 1, 0, 2), (300, 65, 700, 128), (0, 3)),
+        ((2, 1, 2), (20, 300, 130), (0, 1, 2)),
         ((1, 1), (33, 40), ()),
     ],
-    ids=["decodes", "verifies", "none"],
+    ids=["decodes", "verifies", "all", "none"],
 )
 @pytest.mark.parametrize("heads", [(6, 2, 32), pytest.param((3, 1, 80), marks=pytest.mark.slow)])
 def test_shared_histories_have_the_same_bits(
     query_lens: tuple[int, ...],
     context_lens: tuple[int, ...],
-    long: tuple[int, ...],
+    divided: tuple[int, ...],
     heads: tuple[int, int, int],
     rng: torch.Generator,
 ) -> None:
@@ -71,15 +72,19 @@ def test_shared_histories_have_the_same_bits(
     expected_cache = LayerCache(keys.clone(), values.clone())
     expected = decode_attention(qkv, batch, expected_cache, spec, plan=plan, overlap=False)
 
-    shared = long_histories(batch, kv_heads, 128, long)
-    for part in (plan, replace(plan, max_shared_tiles=16)):  # with fewer tiles, the last history has no parts
+    shared = history_parts(batch, kv_heads, 128, divided)
+    # A round's last pass has longer histories than its first one, which has the same parts.
+    longer = history_parts(replace(batch, context_lens=batch.context_lens + 70), kv_heads, 128, divided)
+    # With fewer tiles, the last history has no parts.
+    for parts, tiles in ((shared, plan.max_part_tiles), (shared, 16), (longer, plan.max_part_tiles)):
         got_cache = LayerCache(keys.clone(), values.clone())
-        for _ in range(2):  # each layer begins with what the one before it leaves
-            got = decode_attention(qkv, replace(batch, long=shared), got_cache, spec, plan=part, overlap=False)
+        for last_joins in (False, max(query_lens) == 1):
+            variant = replace(plan, max_part_tiles=tiles, last_joins=last_joins)
+            got = decode_attention(qkv, replace(batch, parts=parts), got_cache, spec, plan=variant, overlap=False)
             assert torch.equal(got, expected)
+        assert not parts.arrived.any(), "each layer begins with what the one before it leaves"
         assert torch.equal(got_cache.keys, expected_cache.keys)
         assert torch.equal(got_cache.values, expected_cache.values)
-        assert not shared.arrived.any()
 
 
 @pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["own-queries", "rotated"])
@@ -98,13 +103,12 @@ def test_shared_histories_beside_prompts_have_the_same_bits(queries: int, own: b
     qkv = torch.randn(sum(query_lens), (num_heads + 2 * kv_heads) * head_dim, generator=rng)
     spec = AttentionSpec(torch.randn(BOUND, 2, head_dim // 2, generator=rng), head_dim**-0.5)
     q = qkv[:, : num_heads * head_dim].contiguous().view(-1, num_heads, head_dim)
-    shared = long_histories(batch, kv_heads, 128, (0, 4))
+    shared = history_parts(batch, kv_heads, 128, (0, 4))
 
     def attend(which: Batch) -> torch.Tensor:
         return attention(q, which, cache, spec, limits=LIMITS, own=qkv if own else None)
 
     expected = attend(batch)
     for _ in range(2):  # each layer begins with what the one before it leaves
-        assert torch.equal(attend(replace(batch, long=shared)), expected)
-        assert not shared.arrived.any()
+        assert torch.equal(attend(replace(batch, parts=shared)), expected)
     assert shared.starts.tolist() == [0, 3, 3, 3, 3, 5]

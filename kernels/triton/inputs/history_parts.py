@@ -1,8 +1,11 @@
-"""Which histories of decodes and verifies are long, and how several programs share them: one kernel a step, before the forward pass.
+"""The parts of histories that several programs share: one kernel a step, before the forward pass.
 
 Where each row has a program, or a few, most rows of a large batch wait for the memory. But a row that is much longer than the others is
-still read by its few programs when the rest of the device has nothing left to do. So long histories are divided into parts. A history is
-long if reading it takes one program half of the time, or more, that reading all histories takes the device.
+still read by its few programs when the rest of the device has nothing left to do. So histories are divided into parts, and there are as
+many programs as parts.
+
+Of wide heads, and beside prompts, only long histories have parts. A history is long if reading it takes one program half of the time, or
+more, that reading all histories takes the device. Of decodes with narrow heads, all have: their programs are small and many.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ import torch
 import triton
 import triton.language as tl
 
-from draftline.kernels.batch import Batch, LongHistories
+from draftline.kernels.batch import Batch, HistoryParts
 from draftline.kernels.limits import LEAST_LONG_HISTORY
-from draftline.kernels.triton.attention.decode_plan import least_part
+from draftline.kernels.triton.attention.parts_plan import division
 from draftline.kernels.triton.attention.plan import longest_short
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.overlap import launch_options, wait_unfollowed
@@ -23,14 +26,11 @@ from draftline.kernels.triton.overlap import launch_options, wait_unfollowed
 _ROUNDED_TO = 64
 """Parts are a multiple of every tile of keys."""
 
-_PROGRAMS_PER_SM = 4
-"""Programs that have parts, for each multiprocessor. With half of them, there could be as many long histories as parts."""
-
 _BLOCK = 512
 
 
 @triton.jit(do_not_specialize=["num_rows", "longest", "kv_heads", "num_sms", "max_parts", "least_long", "least_part"])
-def _share_kernel(
+def _divide_kernel(
     query_starts: tl.tensor,
     context_lens: tl.tensor,
     starts: tl.tensor,
@@ -45,19 +45,22 @@ def _share_kernel(
     max_parts: int,
     least_long: int,
     least_part: int,
+    EVERY: tl.constexpr,
     ROUNDED_TO: tl.constexpr,
     BLOCK: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """One program. Rows of more than ``longest`` query tokens are prompt chunks."""
+    """One program. Rows of more than ``longest`` query tokens are prompt chunks. With EVERY, all histories have parts."""
     wait_unfollowed(OVERLAP)
     lane = tl.arange(0, BLOCK)
     for base in range(0, num_arrived, BLOCK):
         tl.store(arrived + base + lane, 0, mask=base + lane < num_arrived)
-    total = tl.zeros([], tl.int64)
-    for base in range(0, num_rows, BLOCK):
-        total += tl.sum(_contexts(base + lane, query_starts, context_lens, num_rows, longest).to(tl.int64))
-    least = tl.maximum(total * kv_heads // (2 * num_sms), least_long)
+    least = tl.zeros([], tl.int64)
+    if not EVERY:
+        total = tl.zeros([], tl.int64)
+        for base in range(0, num_rows, BLOCK):
+            total += tl.sum(_contexts(base + lane, query_starts, context_lens, num_rows, longest).to(tl.int64))
+        least = tl.maximum(total * kv_heads // (2 * num_sms), least_long)
     long_rows = tl.zeros([], tl.int64)
     long_tokens = tl.zeros([], tl.int64)
     for base in range(0, num_rows, BLOCK):
@@ -91,37 +94,40 @@ def _contexts(
     return tl.load(context_lens + row, mask=real & (query_len > 0) & (query_len <= longest), other=0)
 
 
-def share_long_histories(batch: Batch, kv_heads: int, head_dim: int, limits: DeviceLimits) -> Batch:
-    """The batch with its `LongHistories`."""
-    rows = len(batch.query_lens_host)
-    max_parts = max(_PROGRAMS_PER_SM * limits.num_sms // kv_heads, 2)
-    device = batch.context_lens.device
+def divide_histories(batch: Batch, kv_heads: int, head_dim: int, limits: DeviceLimits) -> Batch:
+    """The batch with its `HistoryParts`."""
+    divided = division(kv_heads, head_dim, batch.query_lens_host, limits)
+    rows, device = len(batch.query_lens_host), batch.context_lens.device
 
     def empty(size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.int32, device=device)
 
-    long = LongHistories(
-        starts=empty(rows + 1), rows=empty(max_parts), length=empty(1), arrived=empty(max_parts * kv_heads)
+    parts = HistoryParts(
+        starts=empty(rows + 1),
+        rows=empty(divided.max_parts),
+        length=empty(1),
+        arrived=empty(divided.max_parts * kv_heads),
     )
-    _share_kernel[(1,)](
+    _divide_kernel[(1,)](
         batch.query_starts,
         batch.context_lens,
-        long.starts,
-        long.rows,
-        long.length,
-        long.arrived,
+        parts.starts,
+        parts.rows,
+        parts.length,
+        parts.arrived,
         rows,
-        len(long.arrived),
+        len(parts.arrived),
         longest_short(batch.query_lens_host),
         kv_heads,
         limits.num_sms,
-        max_parts,
+        divided.max_parts,
         LEAST_LONG_HISTORY,
-        least_part(head_dim),
+        divided.least_part,
+        EVERY=divided.every,
         ROUNDED_TO=_ROUNDED_TO,
         BLOCK=_BLOCK,
         OVERLAP=limits.overlaps,
         num_warps=4,
         **launch_options(limits.overlaps),
     )
-    return replace(batch, long=long)
+    return replace(batch, parts=parts)

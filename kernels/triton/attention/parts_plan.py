@@ -1,0 +1,170 @@
+"""Planning of decodes and verifies whose histories are divided into parts, with a program each (`inputs/history_parts.py`).
+
+`is_uneven` decides on the host, by lengths, which steps do so. `division` is how histories are divided. `plan_uneven` and
+`plan_uneven_short` are the plans of such batches, in the places of `plan_decode` and `plan_short` (`decode_plan.py`). All is fitted to
+measurements on an H200 (docs/tuning.md#uneven-lengths).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from draftline.kernels.limits import LEAST_LONG_HISTORY
+from draftline.kernels.triton.attention.decode_plan import (
+    AHEAD,
+    MAX_QUERIES,
+    WIDE_HEAD,
+    DecodePlan,
+    height,
+    is_large,
+    plan_decode,
+    plan_short,
+    programs_per_sm,
+)
+from draftline.kernels.triton.attention.plan import SHORT_QUERY, AttentionShape, Tile
+from draftline.kernels.triton.device import DeviceLimits
+
+_PARTS_PER_SM, _MANY_PARTS_PER_SM = 4, 12
+"""Parts times key/value heads, for each multiprocessor: where only long histories have parts, and where all have. With fewer there could
+be as many long histories as parts."""
+
+_FEW_ROWS = 16
+"""Rows of narrow heads up to which a part's program has two warps: more rows have more programs."""
+
+_READ_AT_ONCE = 100
+"""Columns of keys that a multiprocessor reads, where it has enough programs, in the time in which a program with three tiles on their way
+reads a token. `is_uneven` has times in such tokens."""
+
+_WAITS = {AHEAD[0]: 1.0, AHEAD[1]: 1.4, AHEAD[2]: 2.5}
+_NOTHING_AHEAD = 3.0
+"""How much longer a program takes, by the stages of its pipeline."""
+
+_JOINED, _BESIDE_PROMPTS = 300, 2
+"""The time that joining the tiles takes, and how much longer it takes beside prompts."""
+
+_GAIN = 1.1
+"""How much sooner all histories must be read to divide them."""
+
+_MAX_STORED = 2**26
+"""Bytes of the states of divided histories. Where they would take more, the last histories have a program each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How the histories of a batch are divided.
+
+    Attributes:
+        every: whether all histories have parts, or only long ones.
+        max_parts: the most parts of all histories.
+        least_part: the fewest tokens of a part.
+    """
+
+    every: bool
+    max_parts: int
+    least_part: int
+
+
+def division(kv_heads: int, head_dim: int, query_lens: tuple[int, ...], limits: DeviceLimits) -> Division:
+    """The division of a batch with these query lengths, or upper bounds of them."""
+    every = head_dim < WIDE_HEAD and max(query_lens, default=0) <= MAX_QUERIES
+    most = (_MANY_PARTS_PER_SM if every else _PARTS_PER_SM) * limits.num_sms // kv_heads
+    if every:  # each history has a part of its own length at least
+        return Division(every, max(most, 2 * len(query_lens)), head_dim)
+    return Division(every, max(most, 2), _least_part(head_dim))
+
+
+def _least_part(head_dim: int) -> int:
+    """The fewest tokens of a long history's part. Wider heads had longer parts in the fastest division."""
+    return 2 * head_dim
+
+
+@lru_cache(maxsize=64)
+def plan_uneven(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
+    """The plan of a batch whose `HistoryParts` are known, as `plan_decode`'s: rows without parts have a program each.
+
+    There are few kinds of launches for all numbers of rows, since each is a kernel to compile.
+    """
+    longest, rows = max(query_lens, default=0), len(query_lens)
+    block_m = height(shape, longest)
+    if block_m is None:
+        return None
+    context = max(context_lens)
+    queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
+    if is_large(shape, longest, block_m):
+        tile = _divided(shape, block_m, 4, AHEAD[1])
+    elif shape.head_dim >= WIDE_HEAD:
+        tile = _divided(shape, block_m, 2, AHEAD[1])
+    else:
+        tile = _divided(shape, block_m, 2 if rows <= _FEW_ROWS else 1, AHEAD[2])
+    return DecodePlan(
+        tile,
+        queries,
+        longest,
+        1,
+        shape.num_tiles(context),
+        max_part_tiles=_part_tiles(shape, rows, longest, context),
+        last_joins=longest == 1 and shape.head_dim >= WIDE_HEAD,
+    )
+
+
+@lru_cache(maxsize=64)
+def plan_uneven_short(
+    shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]
+) -> DecodePlan | None:
+    """The plan of a batch's decodes and verifies beside prompts, as `plan_short`'s, where the batch's `HistoryParts` are known."""
+    plan = plan_short(shape, query_lens, context_lens)
+    if plan is None or plan.tiles_per_row > 1:  # rare: long verifies of large groups
+        return plan
+    # The chunks' programs need room beside those of wide heads.
+    ahead = AHEAD[2] if shape.head_dim >= WIDE_HEAD else AHEAD[1]
+    tile = _divided(shape, plan.tile.block_m, plan.tile.num_warps, ahead)
+    tiles = _part_tiles(shape, len(query_lens), plan.longest, max(context_lens))
+    return replace(plan, tile=tile, num_splits=1, max_part_tiles=tiles, last_joins=plan.longest == 1)
+
+
+def _divided(shape: AttentionShape, block_m: int, num_warps: int, num_stages: int) -> Tile:
+    """The tile of programs that may have a part of a history."""
+    tile = Tile(block_m, shape.key_tile, num_warps, num_stages)
+    # A device with little shared memory has no room for two programs of such a pipeline.
+    return tile if programs_per_sm(shape, tile) > 1 else replace(tile, num_stages=2)
+
+
+def _part_tiles(shape: AttentionShape, rows: int, longest: int, context: int) -> int:
+    """The most tiles of all divided histories together."""
+    tiles = shape.num_tiles(context)
+    return min(2 * rows * tiles, _MAX_STORED * tiles // (longest * shape.state_bytes(context)))
+
+
+def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int], prompts: int, bound: int) -> bool:
+    """Whether decodes or verifies are faster where histories are divided into parts.
+
+    Args:
+        shape: the model and the device.
+        query_len: the most query tokens of a row.
+        context_lens: of each row that decodes or verifies.
+        prompts: the rows beside them, prompts and their graph's padding; 0 if none computes a prompt.
+        bound: that of context lengths, for which plans are made.
+    """
+    longest, rows = max(context_lens, default=0), len(context_lens)
+    if longest <= LEAST_LONG_HISTORY or rows + prompts == 1:
+        return False
+    query_lens, bounds = (SHORT_QUERY + 1,) * prompts + (query_len,) * rows, (bound,) * (rows + prompts)
+    plan = (plan_short if prompts else plan_decode)(shape, query_lens, bounds)
+    if plan is None or plan.tiles_per_row > 1:
+        return False
+    shares, waits = plan.num_splits > 1, _WAITS.get(plan.tile.num_stages, _NOTHING_AHEAD)
+
+    def alone(length: float) -> float:
+        """The time in which a program reads its share of a history, if no other one is in its way."""
+        tiles = -(-shape.num_tiles(math.ceil(length)) // plan.num_splits)
+        return shape.key_tile * (1 + (tiles - 1) * waits)
+
+    # The longest history is still read when the others have been, or, where few programs read, takes longest by itself.
+    reading = sum(context_lens) * shape.num_kv_heads * shape.head_dim / shape.limits.num_sms / _READ_AT_ONCE
+    undivided = max(reading + alone(longest) - alone(sum(context_lens) / rows), alone(longest))
+    part = division(shape.num_kv_heads, shape.head_dim, query_lens, shape.limits).least_part
+    joining = 0 if shares else _JOINED * (_BESIDE_PROMPTS if prompts else 1)
+    return undivided > _GAIN * (reading + part + joining)
