@@ -224,8 +224,14 @@ class Ops(Protocol):
         """
         return never_uneven
 
-    def divide_histories(self, batch: Batch, cache: LayerCache) -> Batch:
-        """The batch, with what attention needs to divide histories between programs. ``cache`` is any layer's."""
+    def divide_histories(self, batch: Batch, cache: LayerCache, ahead: int = 0) -> Batch:
+        """The batch, with what attention needs to divide histories between programs.
+
+        Args:
+            batch: the rows.
+            cache: any layer's.
+            ahead: by how many tokens histories may be longer in later passes that have the same parts.
+        """
         return batch
 
     def sample(self, logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:

@@ -41,8 +41,8 @@ class DraftRows:
         inputs = ops.gather_drafts(table, self.slots, self.drafts, query, count, cache.block_size)
         if not self.uneven:
             return inputs
-        # The last pass has the longest histories: its parts hold those of all passes.
-        parts = ops.divide_histories(inputs[-1].batch, cache.layers[0]).parts
+        # The first pass has all rows, and each later one a token more of each history.
+        parts = ops.divide_histories(inputs[0].batch, cache.layers[0], len(inputs) - 1).parts
         return tuple([replace(one, batch=replace(one.batch, parts=parts)) for one in inputs])
 
 

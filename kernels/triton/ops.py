@@ -209,9 +209,9 @@ class TritonOps(Ops):
         return partial(is_uneven, shape, bound=bound)
 
     @override
-    def divide_histories(self, batch: Batch, cache: LayerCache) -> Batch:
+    def divide_histories(self, batch: Batch, cache: LayerCache, ahead: int = 0) -> Batch:
         kv_heads, head_dim = cache.keys.shape[2:]
-        return divide_histories(batch, kv_heads, head_dim, self.limits)
+        return divide_histories(batch, kv_heads, head_dim, self.limits, ahead)
 
     @override
     def sample(self, logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:

@@ -14,6 +14,7 @@ from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
+from draftline.kernels.triton.attention.parts_plan import Division
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inputs import history_parts
 from draftline.kernels.triton.ops import TritonOps
@@ -93,19 +94,22 @@ def test_the_kernels_draft_as_the_reference_does(drafts: list[int], fields: Fiel
 def test_divided_histories_draft_the_same(fields: Fields, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = list[int]()
 
-    def noted(ops: TritonOps, batch: Batch, cache: LayerCache) -> Batch:
-        shared = share(ops, batch, cache)
+    def noted(ops: TritonOps, batch: Batch, cache: LayerCache, ahead: int) -> Batch:
+        shared = share(ops, batch, cache, ahead)
         assert shared.parts is not None
         parts.append(int(shared.parts.starts[-1]))
         return shared
 
     share = TritonOps.divide_histories
     monkeypatch.setattr(TritonOps, "divide_histories", noted)
-    monkeypatch.setattr(history_parts, "LEAST_LONG_HISTORY", 10)
+    # Of one tile each. The longest history has two or more, but no draft in the later passes.
+    monkeypatch.setattr(history_parts, "_ROUNDED_TO", 16)
+    monkeypatch.setattr(history_parts, "division", lambda *_: Division(every=True, max_parts=64, least_part=16))
     triton = TritonOps.sized(DeviceLimits.known(80, 8))
-    expected = drafted(triton, [3, 3, 2, 1], fields)
+    drafts = [2, 1, 3, 3]
+    expected = drafted(triton, drafts, fields)
     assert not parts
-    got = drafted(triton, [3, 3, 2, 1], fields, uneven=True)
+    got = drafted(triton, drafts, fields, uneven=True)
     assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
-    (count,) = parts  # all passes of a round have those of its last one
-    assert count
+    (count,) = parts  # all passes of a round have those of its first one
+    assert count > len(drafts)

@@ -280,7 +280,7 @@ def decode_attention_kernel(
     if LAST_JOINS:
         if has_part:
             join_last_part(
-                arrived + first_part * NUM_KV_HEADS + kv_head, history_parts, partial, stats,
+                arrived + first_part * NUM_KV_HEADS + kv_head, tl.cdiv(num_tiles, part_tiles), partial, stats,
                 first_part.to(tl.int64) * part_tiles, num_tiles, tile_stride, out, token, kv_head,
                 NUM_KV_HEADS, GROUP, HEADS, HEAD_DIM, BLOCK_D,
             )  # fmt: skip

@@ -145,7 +145,7 @@ def join_last_part(
 
     Args:
         arrived: the count of programs that have arrived, 0 before and after.
-        num_parts: how many there will be.
+        num_parts: how many there will be: those that have tiles.
         partial: see `TileStates`.
         stats: see `TileStates`.
         first_state: int64, where the states of the history begin, in tiles.

@@ -29,7 +29,19 @@ _ROUNDED_TO = 64
 _BLOCK = 512
 
 
-@triton.jit(do_not_specialize=["num_rows", "longest", "kv_heads", "num_sms", "max_parts", "least_long", "least_part"])
+@triton.jit(
+    do_not_specialize=[
+        "num_rows",
+        "num_arrived",
+        "longest",
+        "ahead",
+        "kv_heads",
+        "num_sms",
+        "max_parts",
+        "least_long",
+        "least_part",
+    ]
+)
 def _divide_kernel(
     query_starts: tl.tensor,
     context_lens: tl.tensor,
@@ -40,6 +52,7 @@ def _divide_kernel(
     num_rows: int,
     num_arrived: int,
     longest: int,
+    ahead: int,
     kv_heads: int,
     num_sms: int,
     max_parts: int,
@@ -59,12 +72,12 @@ def _divide_kernel(
     if not EVERY:
         total = tl.zeros([], tl.int64)
         for base in range(0, num_rows, BLOCK):
-            total += tl.sum(_contexts(base + lane, query_starts, context_lens, num_rows, longest).to(tl.int64))
+            total += tl.sum(_contexts(base + lane, query_starts, context_lens, num_rows, longest, ahead).to(tl.int64))
         least = tl.maximum(total * kv_heads // (2 * num_sms), least_long)
     long_rows = tl.zeros([], tl.int64)
     long_tokens = tl.zeros([], tl.int64)
     for base in range(0, num_rows, BLOCK):
-        context = _contexts(base + lane, query_starts, context_lens, num_rows, longest)
+        context = _contexts(base + lane, query_starts, context_lens, num_rows, longest, ahead)
         is_long = context > least
         long_rows += tl.sum(is_long.to(tl.int64))
         long_tokens += tl.sum(tl.where(is_long, context, 0).to(tl.int64))
@@ -74,7 +87,7 @@ def _divide_kernel(
     tl.store(length, part.to(tl.int32))
     before = tl.zeros([], tl.int32)
     for base in range(0, num_rows, BLOCK):
-        context = _contexts(base + lane, query_starts, context_lens, num_rows, longest)
+        context = _contexts(base + lane, query_starts, context_lens, num_rows, longest, ahead)
         parts = tl.where(context > least, tl.cdiv(context, part), 0).to(tl.int32)
         first = before + tl.cumsum(parts) - parts
         tl.store(starts + base + lane, first, mask=base + lane < num_rows)
@@ -86,16 +99,22 @@ def _divide_kernel(
 
 @triton.jit
 def _contexts(
-    row: tl.tensor, query_starts: tl.tensor, context_lens: tl.tensor, num_rows: tl.tensor, longest: tl.tensor
+    row: tl.tensor,
+    query_starts: tl.tensor,
+    context_lens: tl.tensor,
+    num_rows: tl.tensor,
+    longest: tl.tensor,
+    ahead: tl.tensor,
 ) -> tl.tensor:
-    """The context lengths of some rows; 0 for prompt chunks, rows without a query, and past the last."""
+    """The context lengths of some rows, ``ahead`` tokens later; 0 for prompt chunks, rows without a query, and past the last."""
     real = row < num_rows
     query_len = tl.load(query_starts + row + 1, mask=real, other=0) - tl.load(query_starts + row, mask=real, other=0)
-    return tl.load(context_lens + row, mask=real & (query_len > 0) & (query_len <= longest), other=0)
+    counts = real & (query_len > 0) & (query_len <= longest)
+    return tl.where(counts, tl.load(context_lens + row, mask=counts, other=0) + ahead, 0)
 
 
-def divide_histories(batch: Batch, kv_heads: int, head_dim: int, limits: DeviceLimits) -> Batch:
-    """The batch with its `HistoryParts`."""
+def divide_histories(batch: Batch, kv_heads: int, head_dim: int, limits: DeviceLimits, ahead: int = 0) -> Batch:
+    """The batch with its `HistoryParts`, which hold ``ahead`` tokens more than each history has."""
     divided = division(kv_heads, head_dim, batch.query_lens_host, limits)
     rows, device = len(batch.query_lens_host), batch.context_lens.device
 
@@ -118,6 +137,7 @@ def divide_histories(batch: Batch, kv_heads: int, head_dim: int, limits: DeviceL
         rows,
         len(parts.arrived),
         longest_short(batch.query_lens_host),
+        ahead,
         kv_heads,
         limits.num_sms,
         divided.max_parts,

@@ -17,7 +17,7 @@ from draftline.kernels.triton.attention.plan import AttentionShape
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.device import DeviceLimits
 
-BLOCK_SIZE, BOUND, MAX_PARTS = 16, 800, 16
+BLOCK_SIZE, BOUND, MAX_PARTS = 16, 800, 12
 LIMITS = DeviceLimits.known(80, 16)
 
 
@@ -38,11 +38,10 @@ def history_parts(batch: Batch, kv_heads: int, length: int, divided: tuple[int, 
     ("query_lens", "context_lens", "divided"),
     [
         ((1, 1, 1, 1), (20, 300, 70, 513), (1, 3)),
-        ((3, 1, 0, 2), (300, 65, 700, 128), (0, 3)),
-        ((2, 1, 2), (20, 300, 130), (0, 1, 2)),
+        ((3, 1, 0, 2), (300, 65, 700, 128), (0, 1, 3)),
         ((1, 1), (33, 40), ()),
     ],
-    ids=["decodes", "verifies", "all", "none"],
+    ids=["decodes", "verifies", "none"],
 )
 @pytest.mark.parametrize("heads", [(6, 2, 32), pytest.param((3, 1, 80), marks=pytest.mark.slow)])
 def test_shared_histories_have_the_same_bits(
@@ -73,8 +72,8 @@ def test_shared_histories_have_the_same_bits(
     expected = decode_attention(qkv, batch, expected_cache, spec, plan=plan, overlap=False)
 
     shared = history_parts(batch, kv_heads, 128, divided)
-    # A round's last pass has longer histories than its first one, which has the same parts.
-    longer = history_parts(replace(batch, context_lens=batch.context_lens + 70), kv_heads, 128, divided)
+    # A round's last pass has longer histories than its first one, which has the same parts: some have no tile there.
+    longer = history_parts(replace(batch, context_lens=batch.context_lens + 90), kv_heads, 128, divided)
     # With fewer tiles, the last history has no parts.
     for parts, tiles in ((shared, plan.max_part_tiles), (shared, 16), (longer, plan.max_part_tiles)):
         got_cache = LayerCache(keys.clone(), values.clone())

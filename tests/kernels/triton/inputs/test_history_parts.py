@@ -84,6 +84,14 @@ def test_all_decodes_of_narrow_heads_have_parts(device: torch.device) -> None:
     assert sum(counts(many).values()) <= len(many.rows) == 528
 
 
+def test_parts_hold_the_tokens_of_later_passes(device: torch.device) -> None:
+    batch = batch_of([1, 2, 0], [62, 4000, 30], device)
+    for ahead, expected in ((2, {0: 1, 1: 63}), (3, {0: 2, 1: 63}), (40, {0: 2, 1: 64})):
+        found = divide_histories(batch, 3, 64, DeviceLimits.known(80, 132), ahead).parts
+        assert found is not None
+        assert counts(found) == expected
+
+
 def test_only_long_decodes_of_narrow_heads_have_parts_beside_prompts(device: torch.device) -> None:
     found = divided([300, 4000, 7, 60], device, kv_heads=3, query_lens=[1, 1, 1, 40], head_dim=64)
     assert counts(found) == {1: 32}
