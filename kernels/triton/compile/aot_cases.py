@@ -246,7 +246,8 @@ def _gather(_: Ops) -> None:
 
 
 def _divide_histories(ops: Ops) -> None:
-    ops.divide_histories(BATCHES["tens"], _cache(MODELS["llama-8b"], torch.bfloat16))
+    for model in ("llama-8b", "smollm2-135m"):  # long ones, and all
+        ops.divide_histories(BATCHES["tens"], _cache(MODELS[model], torch.bfloat16))
 
 
 def _pinned(_: Ops) -> None:
