@@ -370,9 +370,9 @@ def check_mix(core: Core, alone: Alone, mix: Sequence[Wanted]) -> list[RequestOu
     return outputs
 
 
-def check_crowd(core: Core, alone: Alone, case: Case) -> None:
-    """The crowd's outputs equal their solo runs, now and again, and the engine did all that could have changed them."""
-    for _ in range(2):
+def check_crowd(core: Core, alone: Alone, case: Case, times: int = 2) -> None:
+    """The crowd's outputs equal their solo runs each time, and the engine did all that could have changed them."""
+    for _ in range(times):
         assert_cancelled(check_mix(core, alone, crowd()))
     assert_adverse(core.stats(), case)
 

@@ -20,16 +20,30 @@ for launch in collect(CASES, OPS[90]):
 for launch in collect({"pair": CASES["llama-8b-pair"]}, OPS[90]):
     if "PLACE" in dict(launch.constants):
         chosen[("alone", "first", "second")[dict(launch.constants)["PLACE"]]] = launch
-for case in "smollm2-135m-one", "qwen3-0.6b-one", "llama-8b-one":
+for case, kernel in of_one_row:
     for launch in collect({case: CASES[case]}, OPS[90]):
-        chosen.setdefault(f"{case} {launch.kernel}", launch)
+        if launch.kernel == kernel:
+            chosen.setdefault(f"{case} {kernel}", launch)
 found = {kernel: text_of(launch, "ptx") for kernel, launch in chosen.items()}
 """
 
 
+AT_ONCE = (
+    ("smollm2-135m-one", "_gemm_m16_kernel"),
+    ("smollm2-135m-one", "decode_attention_kernel"),
+    ("smollm2-135m-one", "_join_kernel"),
+    ("qwen3-0.6b-one", "_gemm_m16_parts_kernel"),
+    ("llama-8b-one", "_gemm_m16_kernel"),
+)
+"""The case of `aot_cases.py`, and the kernel. Of SmolLM2 it is the gates and ups, of Qwen3 attention's output projection."""
+
+BEFORE_ATTENTION = (("qwen3-0.6b-one", "_gemm_m16_kernel"), ("smollm2-135m-one", "_gemm_m16_parts_kernel"))
+"""The first product of a layer."""
+
+
 @pytest.fixture(scope="module")
 def code(uninterpreted: Uninterpreted) -> dict[str, str]:
-    found: dict[str, str] = uninterpreted.find(_SCRIPT)
+    found: dict[str, str] = uninterpreted.find(_SCRIPT, of_one_row=[*AT_ONCE, *BEFORE_ATTENTION])
     return found
 
 
@@ -76,26 +90,16 @@ def in_order(code: str) -> list[str]:
     return sorted(PLACES, key=code.index)
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        "smollm2-135m-one _gemm_m16_kernel",
-        "smollm2-135m-one decode_attention_kernel",
-        "smollm2-135m-one _join_kernel",
-        "qwen3-0.6b-one _gemm_m16_parts_kernel",
-        "llama-8b-one _gemm_m16_kernel",
-    ],
-)
+@pytest.mark.parametrize("kernel", [" ".join(one) for one in AT_ONCE])
 def test_small_kernels_of_a_single_row_and_long_products_let_the_next_start_at_once(
     kernel: str, code: dict[str, str]
 ) -> None:
-    """Of SmolLM2 it is the gates and ups, of Qwen3 attention's output projection."""
     starts, reads, waits, writes = PLACES
     assert in_order(code[kernel]) == [starts, reads, waits, writes]
 
 
 def test_a_product_lets_attention_start_when_it_has_loaded_or_waited(code: dict[str, str]) -> None:
-    """The first product of a layer is the one before attention."""
     starts, reads, waits, writes = PLACES
-    assert in_order(code["qwen3-0.6b-one _gemm_m16_kernel"]) == [reads, starts, waits, writes]
-    assert in_order(code["smollm2-135m-one _gemm_m16_parts_kernel"]) == [reads, waits, starts, writes]
+    loaded, waited = [in_order(code[" ".join(kernel)]) for kernel in BEFORE_ATTENTION]
+    assert loaded == [reads, starts, waits, writes]
+    assert waited == [reads, waits, starts, writes]
