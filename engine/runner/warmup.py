@@ -129,7 +129,7 @@ def launch_further_sampling(parts: ExecutorParts, recorder: Recorder) -> None:
             executor.launch_logprobs(top)
 
 
-_SHORT_CHUNKS = (2, 5, 7, 9, 16, 32, 64)
+_SHORT_CHUNKS = (2, 5, 7, 9, 16, 32, 48, 64)
 """Tokens of a chunk. The last is for the head's kernel of so many logits, where there is one row only."""
 
 _ROWS_OF_CHUNKS = (1, 8, 20)
