@@ -16,10 +16,10 @@ from draftline.kernels.zeros import zeros
 
 @dataclass(frozen=True, slots=True)
 class HistoryParts:
-    """The parts of histories that several programs share.
+    """The parts into which histories are divided, each for a program.
 
     Attributes:
-        starts: [R + 1] int32, of all parts row r has ``starts[r]:starts[r + 1]``; none if its history has none.
+        starts: [R + 1] int32, of all parts row r has ``starts[r]:starts[r + 1]``; none if its history is not divided.
         rows: [P] int32, the row of each part; entries past the last part are undefined.
         length: [1] int32, tokens of a part.
         arrived: [P * G] int32, with G key/value heads: how many parts of a history are done, by its first part. Zeros
@@ -51,7 +51,7 @@ class Batch:
         logits_starts: [R + 1] int32, of the S tokens row r owns ``logits_starts[r]:logits_starts[r + 1]``, its last
             ones; None: all T tokens go through every layer whole.
         logits_lens_host: how many of the S tokens each row owns, or upper bounds; with ``logits_starts``.
-        parts: the parts of its histories; None: unknown, and not used.
+        parts: the parts of its histories; None: they are not divided.
         settled: whether all keys and values before the query tokens are in the cache when a kernel of the forward pass
             starts. Those of a draft may not be when the next pass of its round starts.
     """

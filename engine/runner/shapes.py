@@ -22,7 +22,7 @@ _DRAFT_LENS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 _UNEVEN_ROWS = (8, 16, 32, 64, 128)
 
 _MOST_UNEVEN_DRAFTS = 4
-"""Of more drafts, only the most have shapes for uneven histories."""
+"""Shapes for uneven histories exist for each number of drafts up to this one, and for the most."""
 
 _PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192)
 """Tokens of steps with prompts. A step with fewer tokens than its graph computes padding, which is thrown away."""
@@ -53,7 +53,7 @@ class StepShape:
         drafts: drafts a row.
         tokens: query tokens of all rows together.
         max_query_len: the most query tokens of one row, which may be any of them.
-        uneven: whether some decodes' histories are much longer than the others, and divided.
+        uneven: whether histories are divided into parts, since some are much longer than the others.
     """
 
     rows: int
@@ -193,8 +193,8 @@ class StepShapes:
         drafts, count = max([row.drafts for row in rows]), len(rows)
         contexts = [row.known + row.drafts for row in rows if row.count == 1 and row.samples]
         if len(contexts) == count:
-            uneven = self._may_be_uneven and are_uneven(drafts + 1, contexts, 0)
-            return self._of_uneven_decodes(count, drafts) if uneven else self.of_decode(count, drafts)
+            shape = self._of_uneven_decodes(count, drafts)
+            return shape if shape and are_uneven(shape.drafts + 1, contexts, 0) else self.of_decode(count, drafts)
         if any(row.known_predictions for row in rows):
             return None  # log-probabilities of a prompt want logits that no graph has room for
         tokens, longest = sum([row.count + row.drafts for row in rows]), self.draft_lens[-1] if drafts else 0

@@ -286,9 +286,11 @@ def test_verifies_of_all_lengths_and_chunks_together(prompt: Prompt, ops: Triton
 TOGETHER = {
     "beside-a-prompt": ((*[1] * 100, 200), (*range(100, 500, 4), 260)),
     "uneven": ((*[1] * 50, 5), (*range(100, 300, 4), 1900)),
+    "uneven-wide": ((1,) * 51, (*range(100, 300, 4), 1900)),
     "uneven-beside-a-prompt": ((*[1] * 50, 200, 1), (*range(100, 300, 4), 260, 1900)),
+    "uneven-verifies-beside-a-prompt": ((*[3] * 50, 200, 1), (*range(100, 300, 4), 260, 1900)),
 }
-"""Query lengths and context lengths."""
+"""Query lengths and context lengths; with wide heads, the last program of a history joins its parts."""
 
 
 @pytest.mark.parametrize("kind", TOGETHER)
@@ -300,11 +302,13 @@ def test_launches_that_run_at_the_same_time_change_no_bit(kind: str, ops: Triton
     rng = torch.Generator("cuda").manual_seed(5)
     lengths, contexts = TOGETHER[kind]
     batch, blocks = scattered_batch(lengths, contexts, rng)
-    angle = torch.arange(2048, device=rng.device)[:, None] / 10.0 ** torch.arange(32, device=rng.device)
+    heads, kv_heads, head_dim = (4, 2, 128) if kind.endswith("wide") else (9, 3, 64)
+    angle = torch.arange(2048, device=rng.device)[:, None] / 10.0 ** torch.arange(head_dim // 2, device=rng.device)
     spec = AttentionSpec(torch.stack([angle.cos(), angle.sin()], dim=1), 0.125)
     norm = draw(rng, 576, dtype=BF16)
-    weights = [(draw(rng, 960, 576, dtype=BF16) / 24, draw(rng, 576, 576, dtype=BF16) / 24) for _ in range(6)]
-    history = draw(rng, 2, blocks, 16, 3, 64, dtype=BF16)
+    queries, attended = (heads + 2 * kv_heads) * head_dim, heads * head_dim
+    weights = [(draw(rng, queries, 576, dtype=BF16) / 24, draw(rng, 576, attended, dtype=BF16) / 24) for _ in range(6)]
+    history = draw(rng, 2, blocks, 16, kv_heads, head_dim, dtype=BF16)
 
     def chain(which: TritonOps, x: Tensor, caches: Sequence[Tensor]) -> Tensor:
         rows = batch

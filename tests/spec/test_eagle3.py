@@ -103,7 +103,7 @@ def test_divided_histories_draft_the_same(fields: Fields, monkeypatch: pytest.Mo
     share = TritonOps.divide_histories
     monkeypatch.setattr(TritonOps, "divide_histories", noted)
     # Of one tile each. The longest history has two or more, but no draft in the later passes.
-    monkeypatch.setattr(history_parts, "_ROUNDED_TO", 16)
+    monkeypatch.setattr(history_parts, "LEAST_PART", 16)
     monkeypatch.setattr(history_parts, "division", lambda *_: Division(every=True, max_parts=64, least_part=16))
     triton = TritonOps.sized(DeviceLimits.known(80, 8))
     drafts = [2, 1, 3, 3]

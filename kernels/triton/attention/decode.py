@@ -7,8 +7,8 @@ values to the cache, and then reads them there like all others.
 
 Of few rows, programs share a history (Flash-Decoding, Dao et al. 2023), and a second launch joins its tiles (`join.py`). A CUDA graph's
 bucket decides the number of programs, but the row decides the number of keys: a program without tiles is short. Of many rows, a
-program has all of a history, and joins the tiles itself. Where some histories are much longer than the others, they are divided into
-parts, each with a program (`inputs/history_parts.py`). The second launch joins their tiles, or the last program does.
+program has all of a history, and joins the tiles itself. Where some histories are much longer than the others, histories are divided
+into parts, each with a program (`inputs/history_parts.py`). The second launch joins their tiles, or the last program does.
 
 Beside prompts, keys are rotated and written before (`rope.py`), and the launch may run at the same time as that of the chunks
 (`ragged.py`).
@@ -116,14 +116,14 @@ def _launch(
     rows = batch.context_lens.shape[0]
     tile, num_splits = plan.tile, plan.num_splits
     split, ordered = num_splits > 1, num_splits == 1 and batch.longest_first is not None
-    divided = batch.parts if plan.max_part_tiles else None
-    tiles, state_rows = (plan.max_tiles if split else 0, rows) if divided is None else (plan.max_part_tiles, 1)
+    parts = batch.parts if plan.max_part_tiles else None
+    tiles, state_rows = (plan.max_tiles if split else 0, rows) if parts is None else (plan.max_part_tiles, 1)
     states = TileStates.empty(tiles, state_rows, plan.longest, num_heads, head_dim, qkv.device)
-    parts = 0 if divided is None else len(divided.rows)
+    num_parts = 0 if parts is None else len(parts.rows)
     # An unused argument must still be a tensor.
     query_norm, key_norm = spec.norms if spec.norms is not None else (qkv, qkv)
     key_scales, value_scales = cache.scales if cache.scales is not None else (qkv, qkv)
-    decode_attention_kernel[((parts + rows) * num_kv_heads, num_splits, plan.tiles_per_row)](
+    decode_attention_kernel[((num_parts + rows) * num_kv_heads, num_splits, plan.tiles_per_row)](
         qkv,
         cache.keys,
         cache.values,
@@ -137,10 +137,10 @@ def _launch(
         batch.context_lens,
         batch.block_tables,
         batch.longest_first if ordered else batch.context_lens,
-        batch.context_lens if divided is None else divided.starts,
-        batch.context_lens if divided is None else divided.rows,
-        batch.context_lens if divided is None else divided.length,
-        batch.context_lens if divided is None else divided.arrived,
+        batch.context_lens if parts is None else parts.starts,
+        batch.context_lens if parts is None else parts.rows,
+        batch.context_lens if parts is None else parts.length,
+        batch.context_lens if parts is None else parts.arrived,
         spec.rope,
         query_norm,
         key_norm,
@@ -149,7 +149,7 @@ def _launch(
         num_splits,
         states.tile_stride,
         plan.longest,
-        parts,
+        num_parts,
         plan.max_part_tiles,
         spec.window if spec.window is not None else 0,
         spec.scale * _LOG2_E,
@@ -169,8 +169,8 @@ def _launch(
         SOFT_CAP=spec.soft_cap,
         QK_NORM=rotate and spec.norms is not None,
         SPLIT=split,
-        PARTS=divided is not None,
-        LAST_JOINS=divided is not None and plan.last_joins,
+        PARTS=parts is not None,
+        LAST_JOINS=parts is not None and plan.last_joins,
         ORDERED=ordered,
         EARLY=split and plan.early and batch.settled and cache.keys.dtype == qkv.dtype,
         ROTATE=rotate,
@@ -182,7 +182,7 @@ def _launch(
         num_stages=tile.num_stages,
         **launch_options(overlap or place == SECOND.value),
     )
-    if split or (divided is not None and not plan.last_joins):
+    if split or (parts is not None and not plan.last_joins):
         join_tiles(
-            states, out, batch, spec.window, tile.block_n, parts=divided, starts_next=plan.starts_next, overlap=overlap
+            states, out, batch, spec.window, tile.block_n, parts=parts, starts_next=plan.starts_next, overlap=overlap
         )

@@ -86,11 +86,14 @@ def decode_attention_kernel(
     ROTATE, queries are not rotated yet.
 
     With SPLIT, programs share a history, and store the states of their tiles. Without, a program joins the tiles and stores the result.
-    With PARTS, the first ``num_parts`` programs of each head may have a part of a history, and store the states of its tiles too; see
-    `HistoryParts`. The others have a row without parts each. With LAST_JOINS, of rows with a single query, the last program joins them.
+    With PARTS, the first ``num_parts`` programs of each head may have a part of a history, and store the states of its tiles; see
+    `HistoryParts`. Each further program has a row, and ends at once if the row has parts. With LAST_JOINS, the last program with a part of
+    a row joins the row's tiles; rows have a single query then.
     With EARLY, a program loads its first tile before it waits, and puts the new token there itself: to read that again from the
     cache would take long.
     """
+    tl.static_assert(not (PARTS and WINDOWED))
+    tl.static_assert(not LAST_JOINS or QUERIES == 1)
     start_next(NEXT, OVERLAP)
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     # The type in which keys and values are multiplied.
@@ -233,7 +236,7 @@ def decode_attention_kernel(
     stored = row.to(tl.int64) * longest + first_query + lane // GROUP
     if PARTS:
         # Only parts have states: those of the first part come first, whatever its row.
-        stored = first_part.to(tl.int64) * part_tiles * longest + first_query + lane // GROUP
+        stored = first_part.to(tl.int64) * part_tiles * longest + lane // GROUP
     stored = stored * NUM_HEADS + kv_head * GROUP + lane % GROUP
     if EARLY:
         is_new_place = (first_place == history)[:, None]

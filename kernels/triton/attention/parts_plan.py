@@ -2,7 +2,7 @@
 
 `is_uneven` decides on the host, by lengths, which steps do so. `division` is how histories are divided. `plan_uneven` and
 `plan_uneven_short` are the plans of such batches, in the places of `plan_decode` and `plan_short` (`decode_plan.py`). All is fitted to
-measurements on an H200 (docs/tuning.md#uneven-lengths).
+measurements on an H200 (docs/tuning.md#uneven-lengths), of narrow heads with a single model's.
 """
 
 from __future__ import annotations
@@ -48,8 +48,17 @@ _JOINED, _BESIDE_PROMPTS = 300, 2
 _GAIN = 1.1
 """How much sooner all histories must be read to divide them."""
 
+_STORED = 1 / 64
+"""How much longer reading takes for each query of a key/value head, where the states of all tiles are stored and read again."""
+
 _MAX_STORED = 2**26
 """Bytes of the states of divided histories. Where they would take more, the last histories have a program each."""
+
+LEAST_PART = 64
+"""The fewest tokens of a part: a tile of keys, or several. Parts are multiples of it."""
+
+_LEAST_LONG_PART = 2
+"""The fewest tokens of a long history's part, for each column of a head: wider heads had longer parts in the fastest division."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +78,11 @@ class Division:
 
 def division(kv_heads: int, head_dim: int, query_lens: tuple[int, ...], limits: DeviceLimits) -> Division:
     """The division of a batch with these query lengths, or upper bounds of them."""
-    every = head_dim < WIDE_HEAD and max(query_lens, default=0) <= MAX_QUERIES
-    most = (_MANY_PARTS_PER_SM if every else _PARTS_PER_SM) * limits.num_sms // kv_heads
-    if every:  # each history has a part of its own length at least
-        return Division(every, max(most, 2 * len(query_lens)), head_dim)
-    return Division(every, max(most, 2), _least_part(head_dim))
-
-
-def _least_part(head_dim: int) -> int:
-    """The fewest tokens of a long history's part. Wider heads had longer parts in the fastest division."""
-    return 2 * head_dim
+    if head_dim < WIDE_HEAD and max(query_lens, default=0) <= MAX_QUERIES:
+        # Each history has a part at least, and as many again divide the longer ones.
+        return Division(True, max(_MANY_PARTS_PER_SM * limits.num_sms // kv_heads, 2 * len(query_lens)), LEAST_PART)
+    # A history that is divided has two parts at least.
+    return Division(False, max(_PARTS_PER_SM * limits.num_sms // kv_heads, 2), _LEAST_LONG_PART * head_dim)
 
 
 @lru_cache(maxsize=64)
@@ -94,11 +98,11 @@ def plan_uneven(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     context = max(context_lens)
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
     if is_large(shape, longest, block_m):
-        tile = _divided(shape, block_m, 4, AHEAD[1])
+        tile = _parts_tile(shape, block_m, 4, AHEAD[1])
     elif shape.head_dim >= WIDE_HEAD:
-        tile = _divided(shape, block_m, 2, AHEAD[1])
+        tile = _parts_tile(shape, block_m, 2, AHEAD[1])
     else:
-        tile = _divided(shape, block_m, 2 if rows <= _FEW_ROWS else 1, AHEAD[2])
+        tile = _parts_tile(shape, block_m, 2 if rows <= _FEW_ROWS else 1, AHEAD[2])
     return DecodePlan(
         tile,
         queries,
@@ -120,12 +124,12 @@ def plan_uneven_short(
         return plan
     # The chunks' programs need room beside those of wide heads.
     ahead = AHEAD[2] if shape.head_dim >= WIDE_HEAD else AHEAD[1]
-    tile = _divided(shape, plan.tile.block_m, plan.tile.num_warps, ahead)
+    tile = _parts_tile(shape, plan.tile.block_m, plan.tile.num_warps, ahead)
     tiles = _part_tiles(shape, len(query_lens), plan.longest, max(context_lens))
     return replace(plan, tile=tile, num_splits=1, max_part_tiles=tiles, last_joins=plan.longest == 1)
 
 
-def _divided(shape: AttentionShape, block_m: int, num_warps: int, num_stages: int) -> Tile:
+def _parts_tile(shape: AttentionShape, block_m: int, num_warps: int, num_stages: int) -> Tile:
     """The tile of programs that may have a part of a history."""
     tile = Tile(block_m, shape.key_tile, num_warps, num_stages)
     # A device with little shared memory has no room for two programs of such a pipeline.
@@ -165,6 +169,15 @@ def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int]
     # The longest history is still read when the others have been, or, where few programs read, takes longest by itself.
     reading = sum(context_lens) * shape.num_kv_heads * shape.head_dim / shape.limits.num_sms / _READ_AT_ONCE
     undivided = max(reading + alone(longest) - alone(sum(context_lens) / rows), alone(longest))
-    part = division(shape.num_kv_heads, shape.head_dim, query_lens, shape.limits).least_part
+    divided = division(shape.num_kv_heads, shape.head_dim, query_lens, shape.limits)
+    part, stored = divided.least_part, 0.0
+    if divided.every:
+        # As the device divides them (`inputs/history_parts.py`), where all states have room.
+        tokens = -(-sum(context_lens) // (divided.max_parts - rows))
+        part = max(part, -(-tokens // LEAST_PART) * LEAST_PART)
+        tiles = sum([-(-length // part) for length in context_lens]) * (part // shape.key_tile)
+        if tiles > _part_tiles(shape, rows, query_len, bound):
+            return False
+        stored = reading * shape.group * query_len * _STORED
     joining = 0 if shares else _JOINED * (_BESIDE_PROMPTS if prompts else 1)
-    return undivided > _GAIN * (reading + part + joining)
+    return undivided > _GAIN * (reading + stored + part + joining)

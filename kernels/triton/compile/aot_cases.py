@@ -112,17 +112,17 @@ def _verifies(model: ModelShape) -> Batch:
     return _batch((5,) * rows, (1024,) * rows)
 
 
-def _uneven(query_len: int, prompt: int = 0) -> Batch:
-    """Rows of which some may have long histories, beside a prompt of so many tokens."""
+def _uneven(query_len: int, prompt: int = 0, rows: int = 40) -> Batch:
+    """Rows of which some may have long histories, one of them a prompt of so many tokens."""
     prompts = (prompt,) if prompt else ()
     parts = 64
     divided = HistoryParts(
-        starts=_empty(41, dtype=torch.int32),
+        starts=_empty(rows + 1, dtype=torch.int32),
         rows=_empty(parts, dtype=torch.int32),
         length=_empty(1, dtype=torch.int32),
         arrived=_empty(8 * parts, dtype=torch.int32),
     )
-    return replace(_batch((*prompts, *[query_len] * (40 - len(prompts))), (4096,) * 40), parts=divided)
+    return replace(_batch((*prompts, *[query_len] * (rows - len(prompts))), (4096,) * rows), parts=divided)
 
 
 def _cache(model: ModelShape, dtype: torch.dtype) -> LayerCache:
@@ -377,6 +377,7 @@ CASES: dict[str, Case] = {
         for query_len in (1, 5)
         for kind, prompt in (("", 0), ("-mixed", 300))
     },
+    "smollm2-135m-uneven-few": _attention_case(MODELS["smollm2-135m"], _uneven(1, rows=8), torch.bfloat16),
     "llama-8b-fp8-cache-uneven": _attention_case(MODELS["llama-8b"], _uneven(1), torch.float8_e4m3fn),
     "divide-histories": _divide_histories,
     **{

@@ -18,13 +18,10 @@ import triton.language as tl
 
 from draftline.kernels.batch import Batch, HistoryParts
 from draftline.kernels.limits import LEAST_LONG_HISTORY
-from draftline.kernels.triton.attention.parts_plan import division
+from draftline.kernels.triton.attention.parts_plan import LEAST_PART, division
 from draftline.kernels.triton.attention.plan import longest_short
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.overlap import launch_options, wait_unfollowed
-
-_ROUNDED_TO = 64
-"""Parts are a multiple of every tile of keys."""
 
 _BLOCK = 512
 
@@ -144,7 +141,7 @@ def divide_histories(batch: Batch, kv_heads: int, head_dim: int, limits: DeviceL
         LEAST_LONG_HISTORY,
         divided.least_part,
         EVERY=divided.every,
-        ROUNDED_TO=_ROUNDED_TO,
+        ROUNDED_TO=LEAST_PART,
         BLOCK=_BLOCK,
         OVERLAP=limits.overlaps,
         num_warps=4,

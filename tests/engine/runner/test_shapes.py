@@ -88,6 +88,10 @@ def test_uneven_histories_have_shapes_of_their_own() -> None:
     for shape in shapes.uneven:
         assert shape in shapes.all
         assert shape.samples <= shapes.max_samples
+    asked.clear()
+    more = StepShapes(64, 16, max_len=4096)
+    assert more.of_step(decoding([2000] * 9, drafts=5), are_uneven) == StepShape.decode(16, 16, uneven=True)
+    assert [query_len for query_len, *_ in asked] == [17], "that of the graph"
 
 
 def test_rows_with_uneven_histories_draft_in_shapes_of_their_own() -> None:

@@ -102,6 +102,14 @@ def test_prompts_alone_are_not_divided() -> None:
     assert plan_uneven_short(LLAMA_8B, (300, 400), (4096,) * 2) is None
 
 
+def test_histories_are_not_divided_where_the_states_of_all_would_not_fit() -> None:
+    """Those of the last rows would be left out, whichever these are."""
+    narrow = dataclasses.replace(LLAMA_8B, head_dim=64)
+    assert is_uneven(narrow, 5, lengths(128, 300, 20_000), 0, bound=32_768)
+    assert not is_uneven(narrow, 5, lengths(128, 1000, 20_000), 0, bound=32_768)
+    assert is_uneven(narrow, 1, lengths(128, 1000, 20_000), 0, bound=32_768)
+
+
 def test_many_rows_of_narrow_heads_have_small_programs_for_parts() -> None:
     def warps(shape: AttentionShape) -> list[int]:
         plans = [plan_uneven(shape, (1,) * rows, (4096,) * rows) for rows in (8, 16, 32, 128)]
@@ -126,7 +134,7 @@ def test_the_last_program_joins_where_few_histories_of_single_queries_have_parts
 
 
 def test_there_are_parts_enough_for_all_rows() -> None:
-    """Each history that has parts has one of its own length at least, and the others share the rest."""
+    """Each history has one at least, and as many again divide the longer ones."""
     for rows in (1, 16, 200, 512):
         narrow, wide = division(3, 64, (1,) * rows, H200), division(8, 128, (1,) * rows, H200)
         assert narrow.every

@@ -22,7 +22,7 @@ LIMITS = DeviceLimits.known(80, 16)
 
 
 def history_parts(batch: Batch, kv_heads: int, length: int, divided: tuple[int, ...]) -> HistoryParts:
-    """Those of the rows ``divided``, of ``length`` tokens."""
+    """Parts of ``length`` tokens of the histories of the rows ``divided``."""
     contexts = batch.context_lens.tolist()
     parts = [-(-context // length) if row in divided else 0 for row, context in enumerate(contexts)]
     rows = [row for row, count in enumerate(parts) for _ in range(count)]
@@ -110,4 +110,5 @@ def test_shared_histories_beside_prompts_have_the_same_bits(queries: int, own: b
     expected = attend(batch)
     for _ in range(2):  # each layer begins with what the one before it leaves
         assert torch.equal(attend(replace(batch, parts=shared)), expected)
+        assert not shared.arrived.any()
     assert shared.starts.tolist() == [0, 3, 3, 3, 3, 5]

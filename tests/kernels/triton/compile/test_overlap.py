@@ -12,7 +12,7 @@ from compiled_text import text_of
 from draftline.kernels.triton.compile.aot import collect
 from draftline.kernels.triton.compile.aot_cases import CASES, OPS
 
-KERNELS = "_gather_kernel", "_gather_drafts_kernel", "_move_rows_kernel"
+KERNELS = "_gather_kernel", "_gather_drafts_kernel", "_move_rows_kernel", "_divide_kernel"
 chosen = {}
 for launch in collect(CASES, OPS[90]):
     if launch.kernel in KERNELS and dict(launch.constants).get("OVERLAP", True):
@@ -52,10 +52,10 @@ def test_a_step_s_batch_is_written_without_overlap(code: dict[str, str]) -> None
     assert "griddepcontrol" not in code["_gather_kernel"]
 
 
-def test_a_batch_of_drafts_is_written_before_later_kernels_start(code: dict[str, str]) -> None:
-    gather = code["_gather_drafts_kernel"]
-    assert "griddepcontrol.wait" in gather
-    assert "griddepcontrol.launch_dependents" not in gather
+@pytest.mark.parametrize("kernel", ["_gather_drafts_kernel", "_divide_kernel"])
+def test_a_batch_of_drafts_and_parts_are_written_before_later_kernels_start(kernel: str, code: dict[str, str]) -> None:
+    assert "griddepcontrol.wait" in code[kernel]
+    assert "griddepcontrol.launch_dependents" not in code[kernel]
 
 
 def test_others_let_the_next_kernel_start(code: dict[str, str]) -> None:
