@@ -130,13 +130,13 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
         context_lens: each row's context length, or an upper bound of it.
     """
     longest, rows = max(query_lens, default=0), len(query_lens)
-    block_m = height(shape, longest)
+    block_m = tile_height(shape, longest)
     if block_m is None:
         return None
     context = max(context_lens)
     sharing = _sharing(shape, rows, longest, context) if have_room(shape, rows * longest, context) else _UNSHARED
     splits = min(sharing.num_splits, shape.num_tiles(context), MAX_SPLITS)
-    large = is_large(shape, longest, block_m)
+    large = needs_four_warps(shape, longest, block_m)
     if splits == 1:
         num_warps = 4 if large and longest > _LONG_VERIFY else 2
         tile = _unshared(shape, Tile(block_m, shape.key_tile, num_warps, AHEAD[-1]), rows, longest)
@@ -152,7 +152,7 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     )
 
 
-def height(shape: AttentionShape, longest: int) -> int | None:
+def tile_height(shape: AttentionShape, longest: int) -> int | None:
     """The rows of a tile with so many query tokens; None if one launch cannot rotate, write and attend with them."""
     lanes = longest * shape.group
     if not 1 <= longest <= MAX_QUERIES or (longest > 1 and lanes > max_lanes(shape)):
@@ -160,7 +160,7 @@ def height(shape: AttentionShape, longest: int) -> int | None:
     return max(16, next_power_of_2(lanes))
 
 
-def is_large(shape: AttentionShape, longest: int, block_m: int) -> bool:
+def needs_four_warps(shape: AttentionShape, longest: int, block_m: int) -> bool:
     """Whether a verify's tile needs the registers of four warps."""
     return longest > 1 and block_m * next_power_of_2(shape.head_dim) > _TWO_WARPS
 

@@ -18,11 +18,11 @@ from draftline.kernels.triton.attention.decode_plan import (
     MAX_QUERIES,
     WIDE_HEAD,
     DecodePlan,
-    height,
-    is_large,
+    needs_four_warps,
     plan_decode,
     plan_short,
     programs_per_sm,
+    tile_height,
 )
 from draftline.kernels.triton.attention.plan import SHORT_QUERY, AttentionShape, Tile
 from draftline.kernels.triton.device import DeviceLimits
@@ -92,12 +92,12 @@ def plan_uneven(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     There are few kinds of launches for all numbers of rows, since each is a kernel to compile.
     """
     longest, rows = max(query_lens, default=0), len(query_lens)
-    block_m = height(shape, longest)
+    block_m = tile_height(shape, longest)
     if block_m is None:
         return None
     context = max(context_lens)
     queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
-    if is_large(shape, longest, block_m):
+    if needs_four_warps(shape, longest, block_m):
         tile = _parts_tile(shape, block_m, 4, AHEAD[1])
     elif shape.head_dim >= WIDE_HEAD:
         tile = _parts_tile(shape, block_m, 2, AHEAD[1])
