@@ -75,7 +75,8 @@ def close(core: Core) -> None:
 
 def test_a_crowd_equals_solo_runs(engines: Engines) -> None:
     case, core, alone = engines
-    check_crowd(core, alone, case)
+    # The second time it finds all prompts in the cache, which is the same for all drafters and types.
+    check_crowd(core, alone, case, times=2 if case == CASES["llama-float32"] else 1)
 
 
 @given(mix=mixes())

@@ -139,7 +139,9 @@ def test_noise_does_not_depend_on_where_a_number_stands() -> None:
         assert np.array_equal(to_gumbel(u[5 : 5 + width].copy()), full[5 : 5 + width])
 
 
-@pytest.mark.parametrize("axis", ["tokens", "positions", "seeds", "high-seeds"])
+@pytest.mark.parametrize(
+    "axis", ["tokens", "high-seeds", *(pytest.param(one, marks=pytest.mark.slow) for one in ("positions", "seeds"))]
+)
 def test_noise_is_uniform_along_every_axis(axis: str) -> None:
     count = 8_000
     steps, seven = torch.arange(count), torch.full((count,), 7)

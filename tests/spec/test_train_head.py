@@ -212,7 +212,7 @@ def test_drafts_are_those_that_training_predicts(
     assert compared == len(text) - 2 * drafts - 2
 
 
-@pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.parametrize("kind", ["one after the other", pytest.param("parallel", marks=pytest.mark.slow)])
 def test_a_few_steps_lower_the_loss_and_raise_the_acceptance(target: Target, samples: list[Sample], kind: str) -> None:
     torch.manual_seed(0)
     head = new_head(target, LAYERS, frequent_tokens(samples, 61, 40), SIZES[kind])

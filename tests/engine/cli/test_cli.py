@@ -597,7 +597,11 @@ def test_output_may_be_cut_off(process: Callable[..., subprocess.Popen[str]]) ->
     assert writing.wait(timeout=PATIENCE_S) == 1
 
 
-@pytest.mark.parametrize("arguments", [("generate", "abc", "--json"), ("--version",), ("--help",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [("generate", "abc", "--json"), ("--version",), pytest.param(("--help",), marks=pytest.mark.slow)],
+    ids=" ".join,
+)
 def test_output_that_cannot_be_written_is_an_error_in_one_line(arguments: tuple[str, ...]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("w") as full:

@@ -20,7 +20,15 @@ def shell(arguments: str) -> list[str]:
     return ["sh", "-c", f'exec "$0" "$1" {arguments}', sys.executable, str(FAKE_CLI)]
 
 
-@pytest.mark.parametrize("arguments", ["--version", "--help", "generate abc --max-tokens 3", "generate abc --json"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--version",
+        pytest.param("--help", marks=pytest.mark.slow),
+        "generate abc --max-tokens 3",
+        pytest.param("generate abc --json", marks=pytest.mark.slow),
+    ],
+)
 def test_closed_standard_output_is_an_error_in_one_line(arguments: str) -> None:
     done = subprocess.run(shell(f"{arguments} >&-"), stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
@@ -33,7 +41,9 @@ def test_closed_standard_error_takes_no_message() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "abc\n", "")
 
 
-@pytest.mark.parametrize("streams", [pytest.param(">&-", marks=pytest.mark.slow), "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "streams", [*(pytest.param(one, marks=pytest.mark.slow) for one in (">&-", "2>&-")), "<&- >&- 2>&-"]
+)
 @pytest.mark.parametrize("log_format", [pytest.param("text", marks=pytest.mark.slow), "json"])
 def test_a_server_serves_without_standard_streams(streams: str, log_format: str) -> None:
     """As one that a program without a terminal starts. What it opens must not take their place."""
@@ -46,7 +56,7 @@ def test_a_server_serves_without_standard_streams(streams: str, log_format: str)
     assert_serves(start)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.slow)])
 def test_text_is_utf_8_in_every_locale(encoding: str) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     command = [sys.executable, str(FAKE_CLI)]

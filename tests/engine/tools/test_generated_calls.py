@@ -63,7 +63,9 @@ def some_cases(
 
 
 @pytest.mark.parametrize("reasoning", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("tool_format", FORMATS)
+@pytest.mark.parametrize(
+    "tool_format", [pytest.param(name, marks=[pytest.mark.slow] * (index % 2)) for index, name in enumerate(FORMATS)]
+)
 def test_calls_are_right_whatever_computes_them(tool_format: str, reasoning: bool) -> None:
     kind = (sorted(FORMATS).index(tool_format) + reasoning) % KINDS
     cases = some_cases(tool_case, range(2), tool_format, reasoning=reasoning)

@@ -204,7 +204,11 @@ def test_a_folder_of_another_model_is_left_as_it_is(target: Path, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("model", "model.safetensors"), ("eagle3", "model.safetensors"), ("eagle3", "training-state.pt")],
+    [
+        ("model", "model.safetensors"),
+        pytest.param("eagle3", "model.safetensors", marks=pytest.mark.slow),
+        ("eagle3", "training-state.pt"),
+    ],
 )
 def test_a_full_disk_is_one_line(target: Path, trained: Trained, tmp_path: Path, kind: str, name: str) -> None:
     draft = tmp_path / "draft"

@@ -62,9 +62,9 @@ BATCHES = {
 @pytest.mark.parametrize(
     ("lengths", "head_dim"),
     [
-        (BATCHES["decode"], 32),
+        pytest.param(BATCHES["decode"], 32, marks=pytest.mark.slow),
         (BATCHES["verify"], 32),
-        (BATCHES["later-chunk"], 32),
+        pytest.param(BATCHES["later-chunk"], 32, marks=pytest.mark.slow),
         (BATCHES["chunk"], 80),
         (BATCHES["decode-split"], 32),
         pytest.param(BATCHES["chunk"], 32, marks=pytest.mark.slow),
