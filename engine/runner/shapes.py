@@ -86,8 +86,8 @@ class StepShape:
 def row_counts(max_rows: int) -> tuple[int, ...]:
     """Row counts to capture graphs for: dense where steps are short, since padding costs most there."""
     sizes = chain((1, 2, 3, 4, 6, 8), range(12, 32, 4), range(32, 128, 8), range(128, _MAX_ROWS + 1, 32))
-    smaller = [size for size in sizes if size < max_rows]
-    return (*smaller, min(max_rows, _MAX_ROWS))
+    most = min(max_rows, _MAX_ROWS)
+    return (*[size for size in sizes if size < most], most)
 
 
 def launch_bound_tokens(config: ModelConfig) -> int:

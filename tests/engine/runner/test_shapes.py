@@ -48,6 +48,12 @@ def test_every_step_with_prompts_runs_in_the_smallest_shape_that_holds_it(max_ro
                 assert (best is None) == (tokens > 8192)
 
 
+def test_no_shape_is_there_twice() -> None:
+    for max_rows in (511, 512, 513, 700):
+        shapes = StepShapes(max_rows, 4, prompt_tokens=512, max_len=4096).all
+        assert len(set(shapes)) == len(shapes)
+
+
 def test_padding_beside_many_tokens_is_an_eighth_of_them_at_most() -> None:
     shapes = StepShapes(256, 0, prompt_tokens=8192)
     assert shapes.of_chunks([1000]) == StepShape.with_prompts(128, 0, 1024)
