@@ -18,9 +18,9 @@ TORCH := torch>=2.11,<2.14
 PYTHON ?=
 VENV_FLAGS ?=
 TORCH_INDEX ?=
-# One process more than cores, since tests wait for servers and for other processes. One that has no tests left takes some
-# of another's, so that all end together.
-PYTEST_FLAGS ?= -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
+# A process for each core: tests wait for servers and for other processes, but one more would have to collect and import
+# everything, too. One that has no tests left takes some of another's, so that all end together.
+PYTEST_FLAGS ?= -n $(shell getconf _NPROCESSORS_ONLN) --dist worksteal
 # Tests that compile the same kernels are a group, which one process runs. All processes share the GPU's memory.
 GPU_FLAGS ?= -n 12 --dist loadgroup
 BENCH_FLAGS ?=

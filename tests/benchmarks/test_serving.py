@@ -90,6 +90,7 @@ def test_a_small_soak_ends_clean() -> None:
     assert sum(result["ends"].values()) == 60
 
 
+@pytest.mark.slow
 def test_a_soak_that_is_ended_early_reports_what_it_has_done(tmp_path: Path) -> None:
     write_model(tmp_path, "llama-64")
     command = [sys.executable, str(BENCHMARKS / "chaos.py"), "--model", str(tmp_path)]

@@ -118,6 +118,7 @@ if "serve" in sys.orig_argv:
 """
 
 
+@pytest.mark.slow
 def test_a_lost_rank_ends_a_server_that_waits_for_its_device(
     tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
