@@ -123,10 +123,11 @@ class StepShapes:
         fewer = [rows for rows in _PROMPT_ROWS if rows < self._rows[-1]]
         self._prompt_rows = (*fewer, self._rows[-1])
         self._prompt_tokens = [tokens for tokens in _PROMPT_TOKENS if tokens <= prompt_tokens]
+        self._uneven_draft_lens = sorted({*self.draft_lens[: _MOST_UNEVEN_DRAFTS + 1], self.draft_lens[-1]})
         # Each draft length's ascending.
         self._uneven_decodes = [
             StepShape.decode(rows, k, uneven=True)
-            for k in sorted({*self.draft_lens[: _MOST_UNEVEN_DRAFTS + 1], self.draft_lens[-1]})
+            for k in self._uneven_draft_lens
             for rows in (*[rows for rows in _UNEVEN_ROWS if rows < self._rows[-1]], self._rows[-1])
             if self._may_be_uneven and (not k or rows <= self.max_drafting_rows)
         ]
@@ -193,8 +194,8 @@ class StepShapes:
         drafts, count = max([row.drafts for row in rows]), len(rows)
         contexts = [row.known + row.drafts for row in rows if row.count == 1 and row.samples]
         if len(contexts) == count:
-            shape = self._of_uneven_decodes(count, drafts)
-            return shape if shape and are_uneven(shape.drafts + 1, contexts, 0) else self.of_decode(count, drafts)
+            uneven = self._may_be_uneven and are_uneven(self._uneven_drafts(drafts) + 1, contexts, 0)
+            return self._of_uneven_decodes(count, drafts) if uneven else self.of_decode(count, drafts)
         if any(row.known_predictions for row in rows):
             return None  # log-probabilities of a prompt want logits that no graph has room for
         tokens, longest = sum([row.count + row.drafts for row in rows]), self.draft_lens[-1] if drafts else 0
@@ -212,8 +213,11 @@ class StepShapes:
 
     def _of_uneven_decodes(self, rows: int, drafts: int) -> StepShape | None:
         """The smallest uneven shape without prompts that holds so many rows and drafts; None if none does."""
-        held = (one for one in self._uneven_decodes if one.drafts >= drafts and one.rows >= rows)
-        return next(held, None)
+        return _smallest(self._uneven_decodes, rows, self._uneven_drafts(drafts), rows)
+
+    def _uneven_drafts(self, drafts: int) -> int:
+        """The drafts of the uneven shapes in which rows with so many run; the same number if there are too many."""
+        return next((longest for longest in self._uneven_draft_lens if longest >= drafts), drafts)
 
     @property
     def drafting(self) -> list[StepShape]:
