@@ -113,7 +113,7 @@ def _verifies(model: ModelShape) -> Batch:
 
 
 def _uneven(query_len: int, prompt: int = 0, rows: int = 40) -> Batch:
-    """Rows of which some may have long histories, one of them a prompt of so many tokens."""
+    """So many rows, of which some may have long histories, and one is a prompt of so many tokens if there is any."""
     prompts = (prompt,) if prompt else ()
     parts = 64
     divided = HistoryParts(
