@@ -75,6 +75,7 @@ def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, A
         "plain_tokens_per_s": median(one.tokens_per_s for one in plain),
         "tokens_per_s": median(one.tokens_per_s for one in drafted),
         "rounds": len(drafted),
+        "speedups": [round(b.tokens_per_s / a.tokens_per_s, 3) for a, b in zip(plain, drafted, strict=True)],
         "speedup": found.median,
         "speedup_low": found.low,
         "speedup_high": found.high,

@@ -142,6 +142,56 @@ def _part_tiles(shape: AttentionShape, rows: int, longest: int, context: int) ->
     return min(2 * rows * tiles, _MAX_STORED * tiles // (longest * shape.state_bytes(context)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What `is_uneven` knows of a step before it knows the lengths. Times are those of `_READ_AT_ONCE`.
+
+    Attributes:
+        key_tile: keys of a tile.
+        num_splits: programs that share a history where none is divided.
+        waits: how much longer their tiles take than a program's first one.
+        a_token: the time in which all programs together read a token.
+        division: how histories would be divided.
+        stored: the share of that time that states take.
+        joining: the time that joining takes.
+        max_tiles: the most tiles of divided histories.
+    """
+
+    key_tile: int
+    num_splits: int
+    waits: float
+    a_token: float
+    division: Division
+    stored: float
+    joining: float
+    max_tiles: int
+
+    def alone(self, length: float) -> float:
+        """The time in which a program reads its share of a history, if no other one is in its way."""
+        tiles = -(-max(-(-math.ceil(length) // self.key_tile), 1) // self.num_splits)
+        return self.key_tile * (1 + (tiles - 1) * self.waits)
+
+
+@lru_cache(maxsize=1024)
+def _rule(shape: AttentionShape, query_len: int, rows: int, prompts: int, bound: int) -> _Rule | None:
+    """The rule for steps of so many rows; None if their histories are never divided. See `is_uneven`."""
+    query_lens, bounds = (SHORT_QUERY + 1,) * prompts + (query_len,) * rows, (bound,) * (rows + prompts)
+    plan = (plan_short if prompts else plan_decode)(shape, query_lens, bounds)
+    if plan is None or plan.tiles_per_row > 1:
+        return None
+    divided = division(shape.num_kv_heads, shape.head_dim, query_lens, shape.limits)
+    return _Rule(
+        shape.key_tile,
+        plan.num_splits,
+        _WAITS.get(plan.tile.num_stages, _NOTHING_AHEAD),
+        shape.num_kv_heads * shape.head_dim / shape.limits.num_sms / _READ_AT_ONCE,
+        divided,
+        stored=shape.group * query_len * _STORED if divided.every else 0.0,
+        joining=0 if plan.num_splits > 1 else _JOINED * (_BESIDE_PROMPTS if prompts else 1),
+        max_tiles=_part_tiles(shape, rows, query_len, bound),
+    )
+
+
 def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int], prompts: int, bound: int) -> bool:
     """Whether decodes or verifies are faster where histories are divided into parts.
 
@@ -155,29 +205,21 @@ def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int]
     longest, rows = max(context_lens, default=0), len(context_lens)
     if longest <= LEAST_LONG_HISTORY or rows + prompts == 1:
         return False
-    query_lens, bounds = (SHORT_QUERY + 1,) * prompts + (query_len,) * rows, (bound,) * (rows + prompts)
-    plan = (plan_short if prompts else plan_decode)(shape, query_lens, bounds)
-    if plan is None or plan.tiles_per_row > 1:
+    rule = _rule(shape, query_len, rows, prompts, bound)
+    if rule is None:
         return False
-    shares, waits = plan.num_splits > 1, _WAITS.get(plan.tile.num_stages, _NOTHING_AHEAD)
-
-    def alone(length: float) -> float:
-        """The time in which a program reads its share of a history, if no other one is in its way."""
-        tiles = -(-shape.num_tiles(math.ceil(length)) // plan.num_splits)
-        return shape.key_tile * (1 + (tiles - 1) * waits)
-
     # The longest history is still read when the others have been, or, where few programs read, takes longest by itself.
-    reading = sum(context_lens) * shape.num_kv_heads * shape.head_dim / shape.limits.num_sms / _READ_AT_ONCE
-    undivided = max(reading + alone(longest) - alone(sum(context_lens) / rows), alone(longest))
-    divided = division(shape.num_kv_heads, shape.head_dim, query_lens, shape.limits)
-    part, stored = divided.least_part, 0.0
-    if divided.every:
+    total, alone = sum(context_lens), rule.alone(longest)
+    reading = total * rule.a_token
+    undivided = max(reading + alone - rule.alone(total / rows), alone)
+    part = rule.division.least_part
+    if rule.division.every:
         # As the device divides them (`inputs/history_parts.py`), where all states have room.
-        tokens = -(-sum(context_lens) // (divided.max_parts - rows))
+        tokens = -(-total // (rule.division.max_parts - rows))
         part = max(part, -(-tokens // LEAST_PART) * LEAST_PART)
-        tiles = sum([-(-length // part) for length in context_lens]) * (part // shape.key_tile)
-        if tiles > _part_tiles(shape, rows, query_len, bound):
-            return False
-        stored = reading * shape.group * query_len * _STORED
-    joining = 0 if shares else _JOINED * (_BESIDE_PROMPTS if prompts else 1)
-    return undivided > _GAIN * (reading + stored + part + joining)
+        tiles = part // rule.key_tile
+        if (total // part + rows) * tiles > rule.max_tiles:  # there may be so many
+            parts = sum([-(-length // part) for length in context_lens])
+            if parts * tiles > rule.max_tiles:
+                return False
+    return undivided > _GAIN * (reading * (1 + rule.stored) + part + rule.joining)
