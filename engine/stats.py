@@ -6,10 +6,9 @@ They are plain numbers, cheap enough for every step. Metrics and reports that re
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 
 TOKEN_GAP_BOUNDS_S = (0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Upper bounds, in seconds, of the buckets that count gaps between two tokens."""
@@ -114,52 +113,6 @@ class DrafterStats:
 
 
 NO_DRAFTS = DrafterStats("none")
-
-
-class DraftTally:
-    """Counts drafts by position. One thread counts; any thread may call `stats`."""
-
-    def __init__(self, name: str) -> None:
-        """Create a tally without drafts. ``name`` is the drafter's name."""
-        self._name = name
-        self._steps = 0
-        # How often there were so many drafts, and so many accepted ones: one addition each, however many there were.
-        self._drafted = [0]
-        self._accepted = [0]
-        # Added in place: a `StepTimes` an addition takes the host several times as long.
-        self._draft_s = self._verify_s = self._sample_s = self._host_s = 0.0
-
-    def count_all(self, steps: Iterable[tuple[int, int]]) -> None:
-        """Count many sequences' steps, each by its drafts and how many of them were accepted. Most are alike."""
-        for (drafted, accepted), times in Counter(steps).items():
-            self.count(drafted, accepted, times)
-
-    def count(self, drafted: int, accepted: int, times: int = 1) -> None:
-        """Count so many steps of a sequence with ``drafted`` drafts, of which the first ``accepted`` were accepted."""
-        lacking = drafted + 1 - len(self._drafted)
-        if lacking > 0:
-            self._drafted += [0] * lacking
-            self._accepted += [0] * lacking
-        self._steps += times
-        self._drafted[drafted] += times
-        self._accepted[accepted] += times
-
-    def add_times(self, times: StepTimes) -> None:
-        """Add the times of a step with drafts."""
-        self._draft_s += times.draft_s
-        self._verify_s += times.verify_s
-        self._sample_s += times.sample_s
-        self._host_s += times.host_s
-
-    def stats(self) -> DrafterStats:
-        """Return a copy."""
-        times = StepTimes(self._draft_s, self._verify_s, self._sample_s, self._host_s)
-        return DrafterStats(self._name, self._steps, _by_position(self._drafted), _by_position(self._accepted), times)
-
-
-def _by_position(counts: list[int]) -> tuple[int, ...]:
-    """How often there was a first, second, … of things of which there were i ``counts[i]`` times."""
-    return tuple(accumulate(reversed(counts[1:])))[::-1]
 
 
 # How much of a device's peak rates the steps reach, from the model's own counts. Model FLOPs utilisation (MFU) is

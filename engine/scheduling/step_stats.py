@@ -5,8 +5,9 @@ from __future__ import annotations
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.request.backlog import Backlog
 from draftline.engine.request.sequence import Row
+from draftline.engine.scheduling.draft_tally import DraftTally
 from draftline.engine.scheduling.scheduler import SchedulerStats
-from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DraftTally, EngineStats, Histogram, StepTimes, WorkMeter
+from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, EngineStats, Histogram, StepTimes, WorkMeter
 from draftline.models.work import ModelWork
 
 

@@ -19,7 +19,8 @@ from draftline.engine.protocol import EngineInfo
 from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.launched_step import Logprobs
-from draftline.engine.stats import DraftTally, StepTimes, WorkMeter
+from draftline.engine.scheduling.draft_tally import DraftTally
+from draftline.engine.stats import StepTimes, WorkMeter
 from draftline.engine.streaming.detokenizer import Detokenizer
 from draftline.models.tokenization.tokenizer import Tokenizer
 
