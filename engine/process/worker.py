@@ -2,13 +2,14 @@
 
 The server process validates and tokenizes. The engine process runs steps, and sends all updates produced since its last
 message in one. Python runs one thread of a process at a time, and sending tokens to hundreds of clients takes it as
-long as a step takes the device. With two processes, a step never waits for a message to be sent.
+long as a step takes the device. With two processes, no step waits for a client.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -59,15 +61,20 @@ _COMPILING = 8
 
 
 class _Outbox:
-    """Sends updates, cache changes and replies to the server, from a thread of its own.
+    """Sends updates, cache changes and replies to the server. Updates that wait share one message, and so do changes.
 
-    Updates that are waiting share one message, and so do changes.
+    The step thread sends updates itself, while it would only wait for the device. Another thread would take turns with
+    it, and make it wait where the host is the limit. A thread of the outbox's own sends the rest, and the updates of a
+    server that reads too slowly.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._room = select.poll()
+        self._room.register(connection.fileno(), select.POLLOUT)
         self._updates: deque[tuple[str, Update]] = deque()
         self._others: deque[FromEngine] = deque()
+        self._sending = threading.Lock()
         self._wake = threading.Event()
         self._cache: JournalReader | None = None
 
@@ -81,12 +88,20 @@ class _Outbox:
         self._updates.extend(updates)
 
     def release(self) -> None:
-        """Send what was put.
+        """Send what was put, now if that needs no waiting.
 
         The step thread calls it when it has launched a step: sending would slow the launch down.
         """
-        if self._updates:
+        if not self._updates:
+            return
+        if not self._room.poll(0) or not self._sending.acquire(blocking=False):
             self._wake.set()
+            return
+        try:
+            with suppress(OSError):  # the server has ended, and so will this process
+                self._send_updates(None)
+        finally:
+            self._sending.release()
 
     def send(self, message: FromEngine) -> None:
         """Send any other message."""
@@ -100,23 +115,28 @@ class _Outbox:
         while True:
             self._wake.wait(_STATS_S)
             self._wake.clear()
-            # Replies are taken first: then all updates that precede `Stopped` are in `updates`.
+            # Replies are taken first: then all updates that precede `Stopped` go before it.
             others = [self._others.popleft() for _ in range(len(self._others))]
-            updates = [self._updates.popleft() for _ in range(len(self._updates))]
             stats, now = None, time.monotonic()
             if now - sent_at >= _STATS_S:
                 sent_at, before, sent = now, sent, engine.stats()
                 stats = None if sent == before else sent
-            if updates or stats is not None:
-                self._send(Updates.of(updates, stats))
-            if self._cache is not None:
-                everything, events = self._cache.take_events()
-                if everything or events:
-                    self._send(CacheChanges(everything, events))
-            for message in others:
-                self._send(message)
-                if isinstance(message, Stopped):
-                    return
+            with self._sending:
+                self._send_updates(stats)
+                if self._cache is not None:
+                    everything, events = self._cache.take_events()
+                    if everything or events:
+                        self._send(CacheChanges(everything, events))
+                for message in others:
+                    self._send(message)
+            if any(isinstance(message, Stopped) for message in others):
+                return
+
+    def _send_updates(self, stats: EngineStats | None) -> None:
+        """Send all updates that wait, and the engine's state unless it is None. One thread at a time."""
+        updates = [self._updates.popleft() for _ in range(len(self._updates))]
+        if updates or stats is not None:
+            self._send(Updates.of(updates, stats))
 
     def _send(self, message: FromEngine) -> None:
         self._connection.send_bytes(pickle.dumps(message, protocol=5))

@@ -1,4 +1,4 @@
-"""The engine process sends updates when its step thread allows it."""
+"""The engine process sends updates once a step is launched, and no step waits for that."""
 
 from __future__ import annotations
 
@@ -15,6 +15,33 @@ from draftline.engine.outputs import Delta
 from draftline.engine.process import worker
 from draftline.engine.process.messages import Stopped, Updates
 from draftline.engine.process.worker import _Outbox
+
+
+def sent_tokens(message: Updates) -> list[int]:
+    return [token for _, update in message if isinstance(update, Delta) for token in update.token_ids]
+
+
+def test_a_step_waits_for_no_slow_reader() -> None:
+    ours, theirs = Pipe()
+    outbox, state = _Outbox(theirs), object()
+    engine: Any = SimpleNamespace(stats=lambda: state)
+    sender = threading.Thread(target=outbox.run, args=(engine,))
+    sender.start()
+    count = 200  # ten times as much as the connection holds
+    for token in range(count):
+        outbox.put([("a", Delta(0, (token,), "x" * 10_000))])
+        outbox.release()  # would wait for ever: nobody reads
+    tokens: list[int] = []
+    messages = 0
+    while len(tokens) < count:
+        message = pickle.loads(ours.recv_bytes())
+        tokens += sent_tokens(message)
+        messages += bool(message.deltas)
+    assert tokens == list(range(count))
+    assert messages < count  # what waited has shared messages
+    outbox.send(Stopped(None))
+    sender.join(PATIENCE_S)
+    assert not sender.is_alive()
 
 
 def test_updates_are_sent_when_a_step_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
