@@ -94,14 +94,15 @@ class _Outbox:
         """
         if not self._updates:
             return
-        if not self._room.poll(0) or not self._sending.acquire(blocking=False):
+        if self._sending.acquire(blocking=False):
+            try:
+                if self._room.poll(0):
+                    with suppress(OSError):  # the server has ended, and so will this process
+                        self._send_updates(None)
+            finally:
+                self._sending.release()
+        if self._updates:
             self._wake.set()
-            return
-        try:
-            with suppress(OSError):  # the server has ended, and so will this process
-                self._send_updates(None)
-        finally:
-            self._sending.release()
 
     def send(self, message: FromEngine) -> None:
         """Send any other message."""

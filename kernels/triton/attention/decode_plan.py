@@ -55,6 +55,13 @@ _LONG_VERIFY = MAX_QUERIES // 2
 _NARROW_SHARED_BY = 12
 """Programs that share a history of narrow heads, where there are not few rows: a tile each, of up to 768 tokens."""
 
+_UNSHARED_DECODES, _UNSHARED_VERIFIES = (0.5, 1.0, 1.6), 1.4
+"""Histories of narrow heads, times key/value heads, for each multiprocessor: decodes share none from the first number to the second, and
+from the third on. Verifies share none from so many on,"""
+
+_UNSHARED_QUERIES = 5.0
+"""if there are so many with all of their query tokens: those have so many states."""
+
 _FEW_TURNS = 2
 """Turns of programs with one tile on its way up to which fewer turns are best; of more programs, each has two tiles on its way."""
 
@@ -232,9 +239,12 @@ def _sharing(shape: AttentionShape, rows: int, longest: int, context: int) -> _S
     # Small programs leave room for the kernels that follow, and each has a tile of an ordinary history.
     if programs <= sms // 8 or (longest == 1 and sms // 4 < programs <= sms // 2):
         return _Sharing(room, 4, starts_next=AT_ONCE.value)
-    if programs <= 5 * sms // 2:
-        return _Sharing(_NARROW_SHARED_BY, 1 if longest == 1 and programs > sms // 2 else 2)
-    return _UNSHARED
+    if longest == 1:
+        few, some, many = _UNSHARED_DECODES
+        shared = not few * sms < programs <= some * sms and programs <= many * sms
+    else:
+        shared = programs <= _UNSHARED_VERIFIES * sms or programs * longest <= _UNSHARED_QUERIES * sms
+    return _Sharing(_NARROW_SHARED_BY, 2) if shared else _UNSHARED
 
 
 def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Tile:
@@ -251,11 +261,13 @@ def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Til
     ):
         # Programs of many turns do not end together, so that a turn more or less hardly counts.
         return middle
-    # A verify computes more with each tile.
-    ahead = AHEAD if longest == 1 else AHEAD[1:] if longest <= _LONG_VERIFY else AHEAD[2:]
+    if longest > _LONG_VERIFY:
+        return tile
+    # Most verifies compute more with each tile.
+    large = longest > 1 and (shape.head_dim >= WIDE_HEAD or needs_four_warps(shape, longest, tile.block_m))
     choices = []
-    for num_stages in ahead:
-        choice = replace(tile, num_stages=num_stages, num_warps=4 if longest > 1 and num_stages > 3 else tile.num_warps)
+    for num_stages in AHEAD[1:] if large else AHEAD:
+        choice = replace(tile, num_stages=num_stages, num_warps=4 if large and num_stages > 3 else tile.num_warps)
         at_once = programs_per_sm(shape, choice)
         if at_once > 1 or num_stages == AHEAD[-1]:
             turns = -(-programs // (sms * max(at_once, 1)))

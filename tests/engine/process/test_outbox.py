@@ -34,6 +34,7 @@ def test_a_step_waits_for_no_slow_reader() -> None:
     tokens: list[int] = []
     messages = 0
     while len(tokens) < count:
+        assert ours.poll(PATIENCE_S)
         message = pickle.loads(ours.recv_bytes())
         tokens += sent_tokens(message)
         messages += bool(message.deltas)
@@ -42,6 +43,30 @@ def test_a_step_waits_for_no_slow_reader() -> None:
     outbox.send(Stopped(None))
     sender.join(PATIENCE_S)
     assert not sender.is_alive()
+
+
+def test_several_threads_may_release() -> None:
+    ours, theirs = Pipe()
+    outbox, engine = _Outbox(theirs), SimpleNamespace(stats=object)
+    sender = threading.Thread(target=outbox.run, args=(engine,))
+
+    def step(token: int) -> None:
+        for _ in range(500):
+            outbox.put([("a", Delta(0, (token,), "x"))])
+            outbox.release()
+
+    steps = [threading.Thread(target=step, args=(token,)) for token in range(3)]
+    for thread in (sender, *steps):
+        thread.start()
+    tokens: list[int] = []
+    while len(tokens) < 1500:
+        assert ours.poll(PATIENCE_S)
+        tokens += sent_tokens(pickle.loads(ours.recv_bytes()))
+    assert sorted(tokens) == [token for token in range(3) for _ in range(500)]
+    outbox.send(Stopped(None))
+    for thread in (sender, *steps):
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
 
 
 def test_updates_are_sent_when_a_step_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:

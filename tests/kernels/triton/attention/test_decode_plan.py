@@ -68,9 +68,15 @@ def test_histories_whose_states_would_fill_the_memory_are_not_shared() -> None:
 
 def test_programs_that_fill_the_device_have_a_history_each() -> None:
     """Those of narrow heads share some more: a tile takes each of them half the time."""
+
+    def shared(shape: AttentionShape, longest: int, *rows: int) -> list[bool]:
+        return [planned(shape, count, longest).num_splits > 1 for count in rows]
+
     for longest in (1, 5):
-        assert [planned(LLAMA_8B, rows, longest).num_splits > 1 for rows in (16, 17, 300)] == [True, False, False]
-        assert [planned(SMOLLM2, rows, longest).num_splits > 1 for rows in (44, 110, 111)] == [True, True, False]
+        assert shared(LLAMA_8B, longest, 16, 17, 300) == [True, False, False]
+    assert shared(SMOLLM2, 1, 22, 23, 44, 45, 70, 71) == [True, False, False, True, True, False]
+    assert shared(SMOLLM2, 2, 22, 44, 110, 111) == [True, True, True, False]
+    assert shared(SMOLLM2, 5, 22, 61, 62, 128) == [True, True, False, False]
 
 
 def test_large_verifies_have_fewer_warps_where_all_of_them_so_run_at_once() -> None:
