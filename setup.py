@@ -20,6 +20,7 @@ COMPILED = (
     "engine/runner/launched_step.py",
     "engine/runner/masks.py",
     "engine/runner/shapes.py",
+    "engine/runner/slot_writer.py",
     "engine/scheduling/block_pool.py",
     "engine/scheduling/cache_manager.py",
     "engine/scheduling/draft_tally.py",
