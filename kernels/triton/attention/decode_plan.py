@@ -55,13 +55,6 @@ _LONG_VERIFY = MAX_QUERIES // 2
 _NARROW_SHARED_BY = 12
 """Programs that share a history of narrow heads, where there are not few rows: a tile each, of up to 768 tokens."""
 
-_UNSHARED_DECODES, _UNSHARED_VERIFIES = (0.5, 1.0, 1.6), 1.4
-"""Histories of narrow heads, times key/value heads, for each multiprocessor: decodes share none from the first number to the second, and
-from the third on. Verifies share none from so many on,"""
-
-_UNSHARED_QUERIES = 5.0
-"""if there are so many with all of their query tokens: those have so many states."""
-
 _FEW_TURNS = 2
 """Turns of programs with one tile on its way up to which fewer turns are best; of more programs, each has two tiles on its way."""
 
@@ -236,15 +229,28 @@ def _sharing(shape: AttentionShape, rows: int, longest: int, context: int) -> _S
             return _Sharing(room, 2 if small and longest == 1 else 4, starts_next=AT_ONCE.value)
         # Two warps hide less of a program's waits, but more programs fit a multiprocessor.
         return _Sharing(room, 2 if longest == 1 else 4, _SHARED_AHEAD if room <= _SHARED_BY else 2)
-    # Small programs leave room for the kernels that follow, and each has a tile of an ordinary history.
-    if programs <= sms // 8 or (longest == 1 and sms // 4 < programs <= sms // 2):
-        return _Sharing(room, 4, starts_next=AT_ONCE.value)
+    return _sharing_of_narrow_heads(programs / sms, longest, room)
+
+
+def _sharing_of_narrow_heads(histories: float, longest: int, room: int) -> _Sharing:
+    """How so many histories, times key/value heads, a multiprocessor are shared by up to ``room`` programs each.
+
+    Where each is of an ordinary length, sharing saves less than the second launch takes. Verifies have more states to join.
+    """
+    # Small programs leave room for the kernels that follow.
+    small = _Sharing(room, 4, starts_next=AT_ONCE.value)
+    shared = _Sharing(_NARROW_SHARED_BY, 2)
+    if histories <= 1 / 8:
+        return small
     if longest == 1:
-        few, some, many = _UNSHARED_DECODES
-        shared = not few * sms < programs <= some * sms and programs <= many * sms
-    else:
-        shared = programs <= _UNSHARED_VERIFIES * sms or programs * longest <= _UNSHARED_QUERIES * sms
-    return _Sharing(_NARROW_SHARED_BY, 2) if shared else _UNSHARED
+        if histories <= 1 / 4:
+            return shared
+        if histories <= 1 / 2:
+            return small
+        return shared if 1 < histories <= 1.6 else _UNSHARED
+    if histories <= 1 / 4:
+        return replace(small, num_splits=_NARROW_SHARED_BY)
+    return shared if histories <= 1.4 or histories * longest <= 5 else _UNSHARED
 
 
 def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Tile:
