@@ -191,7 +191,7 @@ class DraftBudgets:
             return
         measured = self._costs.of_drafts(rows, drafts, longest) + self._catch_up.seconds(caught_up)
         prompts = prompt_tokens * self._costs.a_token
-        self._pace.observe(seconds, measured, prompts=prompts, kind=self._costs.kind(longest))
+        self._pace.observe(seconds, measured, prompts=prompts, kind=self._costs.kind(rows, longest))
 
     def seconds(self, rows: int) -> float:
         """Seconds of a step of so many rows without drafts, as measured at the start."""
@@ -243,7 +243,8 @@ class DraftBudgets:
         """The shortest drafts for a few rows, rarely enough that probes cost at most their share; else none."""
         self._since_probe += steps
         plain = self._costs.seconds(len(rows), 0)
-        drafting = self._costs.seconds(len(rows), self._shortest) * self._pace.of_kind(self._costs.kind(self._shortest))
+        kind = self._costs.kind(len(rows), self._shortest)
+        drafting = self._costs.seconds(len(rows), self._shortest) * self._pace.of_kind(kind)
         extra = (drafting - plain) * STEPS_PER_CHOICE
         # As many as catch up within the time that the verifies take longer.
         probed = self._cheapest(rows, extra)
@@ -309,7 +310,7 @@ class DraftBudgets:
     def _best(self, rows: DraftingRows) -> tuple[Offers, Floats, Ints]:
         """The best offer of each of the L draft lengths: tokens/s ([L]; 0 if no row drafts), and budgets ([L, R])."""
         costs, count = self._costs, len(rows)
-        corrections = [self._pace.of_kind(costs.kind(longest)) for longest in costs.draft_lens]
+        corrections = [self._pace.of_kind(costs.kind(count, longest)) for longest in costs.draft_lens]
         plain = count / costs.seconds(count, 0)
         another = [
             costs.of_another(count, longest) * correction if longest else 0.0

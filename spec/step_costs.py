@@ -46,9 +46,14 @@ class CostTable:
         """Seconds of one draft more, in a step in which rows have up to ``longest`` drafts."""
         return 0.0
 
-    def kind(self, longest: int) -> int:
-        """The kind of steps with up to ``longest`` drafts, those that were measured as one; 0 without drafts."""
-        return bisect_left(self.draft_lens, longest)
+    def kind(self, rows: int, longest: int) -> int:
+        """The kind of steps of so many rows with up to ``longest`` drafts; 0 without drafts.
+
+        Steps of a kind were measured with the same number of drafts, and of rows up to a factor of two.
+        """
+        if not longest:
+            return 0
+        return len(self.draft_lens) * (rows - 1).bit_length() + bisect_left(self.draft_lens, longest)
 
     @property
     def a_token(self) -> float:
@@ -71,7 +76,7 @@ class RaggedCostTable(CostTable):
         return (1 - share) * self.seconds(rows, low) + share * self.seconds(rows, high)
 
     @override
-    def kind(self, longest: int) -> int:
+    def kind(self, rows: int, longest: int) -> int:
         return min(longest, 1)  # how long such a step takes depends on the other rows
 
     @override
@@ -139,8 +144,8 @@ class Pace:
       the device.
     - Prompts that a step computes have a third one, since they were not measured. Where requests come and go, hardly a
       step is without them.
-    - Each kind of steps with drafts has one of its own: the error of its measurement. A kind that was measured too
-      short is tried, and known from then on.
+    - Each kind of steps with drafts has one of its own: the error of its measurement, or a host that limits steps of
+      many rows alone. A kind that was measured too short is tried, and known from then on.
 
     An extended Kalman filter (Kalman 1960, https://doi.org/10.1115/1.3662552) divides what a step shows between them:
     by what is known less. Otherwise longer histories, or prompts, would look like expensive drafts.

@@ -175,3 +175,21 @@ def test_served_speed_where_costs_were_measured_with_errors(profile: str, rows: 
         shares.append(serve(served, waiting, rows, drafting, budgets.observe_step).rate / best)
     assert min(shares) >= 0.93
     assert fmean(shares) >= 0.98
+
+
+@pytest.mark.parametrize(
+    ("profile", "first", "then"), [pytest.param("sampled", 8, 64, marks=pytest.mark.slow), ("greedy", 64, 8)]
+)
+def test_served_speed_where_the_host_limits_many_requests_and_not_few(profile: str, first: int, then: int) -> None:
+    """How much longer than measured steps take differs: few requests tell nothing about many, nor the other way round."""
+    served = replace(_SMOLLM2.with_drafter(0.04, 0.05, 0.1, 0.0001), prompt_token=1.0, host=_HOSTS["slower"])
+    table = {(rows, drafts): served.seconds([drafts] * rows) for rows in (8, 16, 32, 64) for drafts in DRAFT_LENS}
+    shares = []
+    for seed in (0, 2, 3):
+        budgets = DraftBudgets(CostTable(table), served.catch_up)
+        drafting = AdaptiveDrafting(budgets, MAX_DRAFTS, 128, clock=lambda: 0.0)
+        for rows in (first, then):
+            waiting = texts(_BUSY[profile], max(60, 12 * rows), rows + seed, (15, 120))
+            got = serve(served, waiting, rows, drafting, budgets.observe_step).rate
+        shares.append(got / max(serve(served, waiting, then, Fixed(drafts)).rate for drafts in DRAFT_LENS))
+    assert fmean(shares) >= 0.985
