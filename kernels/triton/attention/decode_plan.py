@@ -233,9 +233,10 @@ def _sharing(shape: AttentionShape, rows: int, longest: int, context: int) -> _S
 
 
 def _sharing_of_narrow_heads(histories: float, longest: int, room: int) -> _Sharing:
-    """How so many histories, times key/value heads, a multiprocessor are shared by up to ``room`` programs each.
+    """How so many histories, times key/value heads, for each multiprocessor are shared by up to ``room`` programs each.
 
-    Where each is of an ordinary length, sharing saves less than the second launch takes. Verifies have more states to join.
+    Shared histories are read sooner, but a second launch has to join their tiles, of which verifies have larger states. What is faster was
+    measured with histories of ordinary lengths (docs/tuning.md#one-launch-for-decodes).
     """
     # Small programs leave room for the kernels that follow.
     small = _Sharing(room, 4, starts_next=AT_ONCE.value)
