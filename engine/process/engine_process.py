@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -24,6 +22,7 @@ from draftline.engine.cache_journal import CacheJournal, JournalReader
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Failed, Update
+from draftline.engine.process.message_socket import MessageSocket
 from draftline.engine.process.messages import (
     CacheChanges,
     Cancel,
@@ -134,7 +133,7 @@ class EngineProcess:
             self.process = subprocess.Popen(
                 command, pass_fds=(theirs.fileno(),), env={**_ENVIRONMENT, **os.environ, **(environment or {})}
             )
-        self.connection = Connection(ours.detach())
+        self.connection = MessageSocket(ours)
         self.journal: CacheJournal = _RemoteJournal(lambda: self._send(FollowCache()))
         self.stopped: Future[EngineStoppedError | None] = Future()
         self._sending = threading.Lock()
@@ -240,7 +239,7 @@ class EngineProcess:
     def _receive(self, expected: type[_MessageT]) -> _MessageT:
         """Receive the next message, before the reading thread runs."""
         try:
-            message = pickle.loads(self.connection.recv_bytes())
+            message = self.connection.receive()
         except (EOFError, OSError):
             code = self.process.wait()
             raise EngineStoppedError(f"the engine's process ended with {code} before it was ready") from None
@@ -253,9 +252,8 @@ class EngineProcess:
 
     def _send(self, message: ToEngine) -> None:
         """Send a message. If the process has ended, the reading thread notices and fails all requests."""
-        data = pickle.dumps(message, protocol=5)
         with self._sending, suppress(OSError):
-            self.connection.send_bytes(data)
+            self.connection.send(message)
 
     def run(self, command: CommandName, path: Path | None = None) -> Future[Any]:
         """Run a method of `EngineClient` between two steps."""
@@ -272,7 +270,7 @@ class EngineProcess:
         end: Exception | None = None
         while True:
             try:
-                message: FromEngine = pickle.loads(self.connection.recv_bytes())
+                message: FromEngine = self.connection.receive()
             except (EOFError, OSError):
                 end = (
                     None

@@ -8,24 +8,23 @@ long as a step takes the device. With two processes, no step waits for a client.
 from __future__ import annotations
 
 import os
-import pickle
-import select
 import signal
+import socket
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from draftline.engine.cache_journal import CacheJournal, JournalReader
 from draftline.engine.config import EngineConfig
 from draftline.engine.outputs import Failed, Update
+from draftline.engine.process.message_socket import MessageSocket
 from draftline.engine.process.messages import (
     CacheChanges,
     Cancel,
@@ -64,14 +63,12 @@ class _Outbox:
     """Sends updates, cache changes and replies to the server. Updates that wait share one message, and so do changes.
 
     The step thread sends updates itself, while it would only wait for the device. Another thread would take turns with
-    it, and make it wait where the host is the limit. A thread of the outbox's own sends the rest, and the updates of a
-    server that reads too slowly.
+    it, and make it wait where the host is the limit. A thread of the outbox's own sends all else, and the updates for
+    which a server that reads too slowly leaves no room.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MessageSocket) -> None:
         self._connection = connection
-        self._room = select.poll()
-        self._room.register(connection.fileno(), select.POLLOUT)
         self._updates: deque[tuple[str, Update]] = deque()
         self._others: deque[FromEngine] = deque()
         self._sending = threading.Lock()
@@ -88,20 +85,18 @@ class _Outbox:
         self._updates.extend(updates)
 
     def release(self) -> None:
-        """Send what was put, now if that needs no waiting.
+        """Send what was put: now as far as that needs no waiting, and the rest on the outbox's own thread.
 
         The step thread calls it when it has launched a step: sending would slow the launch down.
         """
-        if not self._updates:
-            return
-        if self._sending.acquire(blocking=False):
+        if self._updates and self._sending.acquire(blocking=False):
             try:
-                if self._room.poll(0):
+                if not self._connection.has_unsent:
                     with suppress(OSError):  # the server has ended, and so will this process
-                        self._send_updates(None)
+                        self._send_updates(None, self._connection.begin)
             finally:
                 self._sending.release()
-        if self._updates:
+        if self._updates or self._connection.has_unsent:
             self._wake.set()
 
     def send(self, message: FromEngine) -> None:
@@ -123,24 +118,22 @@ class _Outbox:
                 sent_at, before, sent = now, sent, engine.stats()
                 stats = None if sent == before else sent
             with self._sending:
-                self._send_updates(stats)
+                self._connection.finish()
+                self._send_updates(stats, self._connection.send)
                 if self._cache is not None:
                     everything, events = self._cache.take_events()
                     if everything or events:
-                        self._send(CacheChanges(everything, events))
+                        self._connection.send(CacheChanges(everything, events))
                 for message in others:
-                    self._send(message)
+                    self._connection.send(message)
             if any(isinstance(message, Stopped) for message in others):
                 return
 
-    def _send_updates(self, stats: EngineStats | None) -> None:
+    def _send_updates(self, stats: EngineStats | None, send: Callable[[Updates], None]) -> None:
         """Send all updates that wait, and the engine's state unless it is None. One thread at a time."""
         updates = [self._updates.popleft() for _ in range(len(self._updates))]
         if updates or stats is not None:
-            self._send(Updates.of(updates, stats))
-
-    def _send(self, message: FromEngine) -> None:
-        self._connection.send_bytes(pickle.dumps(message, protocol=5))
+            send(Updates.of(updates, stats))
 
 
 class _Dispatcher:
@@ -211,11 +204,11 @@ class _Dispatcher:
             )
 
 
-def _read(connection: Connection, inbox: SimpleQueue[ToEngine]) -> None:
+def _read(connection: MessageSocket, inbox: SimpleQueue[ToEngine]) -> None:
     """Receive the server's messages. If the server process has ended, end this one at once."""
     while True:
         try:
-            inbox.put(pickle.loads(connection.recv_bytes()))
+            inbox.put(connection.receive())
         except (EOFError, OSError):
             os._exit(0)
 
@@ -236,7 +229,7 @@ def main(descriptor: int, substitutes: Substitutes | None = None) -> None:
     # A signal to the whole process group is the server's to handle: it lets requests finish first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    connection = Connection(descriptor)
+    connection = MessageSocket(socket.socket(fileno=descriptor))
     inbox: SimpleQueue[ToEngine] = SimpleQueue()
     threading.Thread(target=_read, args=(connection, inbox), name="draftline-read", daemon=True).start()
     start = inbox.get()
@@ -253,16 +246,16 @@ def main(descriptor: int, substitutes: Substitutes | None = None) -> None:
         load = inbox.get()
         assert isinstance(load, LoadModel)
         opened = Opened(open_checkpoint(start.config.model, load_format=start.config.load_format).config)
-        connection.send_bytes(pickle.dumps(opened))
+        connection.send(opened)
         engine = start_engine(start.config, workers, substitutes, ConstraintCompiler.prepare)
     except Exception as error:  # noqa: BLE001  the server reports it
-        connection.send_bytes(pickle.dumps(Stopped(portable(error))))
+        connection.send(Stopped(portable(error)))
         return
     finally:
         if workers is not None:
             workers.stop()
     keep_heap()
-    connection.send_bytes(pickle.dumps(Started(engine.info, engine.stats())))
+    connection.send(Started(engine.info, engine.stats()))
     engine.when_launched(outbox.release)
     engine.stopped.add_done_callback(lambda stopped: outbox.send(Stopped(stopped.result())))
     dispatcher = _Dispatcher(engine, outbox)

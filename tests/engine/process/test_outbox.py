@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
+import select
+import socket
 import threading
-from multiprocessing import Pipe
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,82 +15,116 @@ from patience import PATIENCE_S
 
 from draftline.engine.outputs import Delta
 from draftline.engine.process import worker
+from draftline.engine.process.message_socket import MessageSocket
 from draftline.engine.process.messages import Stopped, Updates
 from draftline.engine.process.worker import _Outbox
 
 
-def sent_tokens(message: Updates) -> list[int]:
+@contextmanager
+def outbox() -> Iterator[tuple[_Outbox, MessageSocket]]:
+    """An outbox that sends, and the server's end of its connection."""
+    ours, theirs = socket.socketpair()
+    server, sends = MessageSocket(ours), _Outbox(MessageSocket(theirs))
+    ours.settimeout(PATIENCE_S)
+    state = object()
+    engine: Any = SimpleNamespace(stats=lambda: state)
+    sender = threading.Thread(target=sends.run, args=(engine,), daemon=True)
+    sender.start()
+    yield sends, server
+    sends.send(Stopped(None))
+    sender.join(PATIENCE_S)
+    assert not sender.is_alive()
+    ours.close()
+    theirs.close()
+
+
+def readable(server: MessageSocket, timeout_s: float) -> bool:
+    return bool(select.select([server], [], [], timeout_s)[0])
+
+
+def tokens_of(message: Updates) -> list[int]:
     return [token for _, update in message if isinstance(update, Delta) for token in update.token_ids]
 
 
 def test_a_step_waits_for_no_slow_reader() -> None:
-    ours, theirs = Pipe()
-    outbox, state = _Outbox(theirs), object()
-    engine: Any = SimpleNamespace(stats=lambda: state)
-    sender = threading.Thread(target=outbox.run, args=(engine,))
-    sender.start()
-    count = 200  # ten times as much as the connection holds
-    for token in range(count):
-        outbox.put([("a", Delta(0, (token,), "x" * 10_000))])
-        outbox.release()  # would wait for ever: nobody reads
-    tokens: list[int] = []
-    messages = 0
-    while len(tokens) < count:
-        assert ours.poll(PATIENCE_S)
-        message = pickle.loads(ours.recv_bytes())
-        tokens += sent_tokens(message)
-        messages += bool(message.deltas)
-    assert tokens == list(range(count))
-    assert messages < count  # what waited has shared messages
-    outbox.send(Stopped(None))
-    sender.join(PATIENCE_S)
-    assert not sender.is_alive()
+    with outbox() as (sends, server):
+        count = 200  # ten times as much as the connection holds
+        for token in range(count):
+            sends.put([("a", Delta(0, (token,), "x" * 10_000))])
+            sends.release()  # would wait for ever: nobody reads
+        tokens: list[int] = []
+        messages = 0
+        while len(tokens) < count:
+            message = server.receive()
+            tokens += tokens_of(message)
+            messages += bool(message.deltas)
+        assert tokens == list(range(count))
+        assert messages < count  # what waited has shared messages
+
+
+@pytest.mark.parametrize("size", [1, 100_000, 10_000_000])
+def test_a_step_waits_for_no_message_however_large(size: int) -> None:
+    """A connection that has room need not have it for a whole message."""
+    with outbox() as (sends, server):
+        for token in range(3):
+            sends.put([("a", Delta(0, (token,), "x" * size))])
+            sends.release()  # would wait for ever: nobody reads
+        tokens: list[int] = []
+        while len(tokens) < 3:
+            message = server.receive()
+            assert all(len(update.text) == size for _, update in message if isinstance(update, Delta))
+            tokens += tokens_of(message)
+        assert tokens == [0, 1, 2]
 
 
 def test_several_threads_may_release() -> None:
-    ours, theirs = Pipe()
-    outbox, engine = _Outbox(theirs), SimpleNamespace(stats=object)
-    sender = threading.Thread(target=outbox.run, args=(engine,))
+    with outbox() as (sends, server):
 
-    def step(token: int) -> None:
-        for _ in range(500):
-            outbox.put([("a", Delta(0, (token,), "x"))])
-            outbox.release()
+        def step(name: str) -> None:
+            for token in range(500):
+                sends.put([(name, Delta(0, (token,), "x"))])
+                sends.release()
 
-    steps = [threading.Thread(target=step, args=(token,)) for token in range(3)]
-    for thread in (sender, *steps):
-        thread.start()
-    tokens: list[int] = []
-    while len(tokens) < 1500:
-        assert ours.poll(PATIENCE_S)
-        tokens += sent_tokens(pickle.loads(ours.recv_bytes()))
-    assert sorted(tokens) == [token for token in range(3) for _ in range(500)]
-    outbox.send(Stopped(None))
-    for thread in (sender, *steps):
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
+        names = ("a", "b", "c")
+        steps = [threading.Thread(target=step, args=(name,)) for name in names]
+        for thread in steps:
+            thread.start()
+        tokens: dict[str, list[int]] = {name: [] for name in names}
+        while sum(map(len, tokens.values())) < 1500:
+            for name, update in server.receive():
+                assert isinstance(update, Delta)
+                tokens[name] += update.token_ids
+        assert tokens == {name: list(range(500)) for name in names}  # each thread's in order
+        for thread in steps:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
+def test_a_step_goes_on_where_the_server_has_ended() -> None:
+    """Another thread ends the process."""
+    ours, theirs = socket.socketpair()
+    sends = _Outbox(MessageSocket(theirs))
+    ours.close()
+    for token in range(3):
+        sends.put([("a", Delta(0, (token,), "x"))])
+        sends.release()
+    theirs.close()
 
 
 def test_updates_are_sent_when_a_step_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_STATS_S", PATIENCE_S)  # else they are sent after this time in any case
-    ours, theirs = Pipe()
-    outbox, state = _Outbox(theirs), object()
-    engine: Any = SimpleNamespace(stats=lambda: state)
-    sender = threading.Thread(target=outbox.run, args=(engine,))
-    sender.start()
-    outbox.put([("a", Delta(0, (5,), "x"))])
-    outbox.put([("a", Delta(0, (6,), "y"))])
-    assert not ours.poll(0.1)
-    outbox.release()
-    message = pickle.loads(ours.recv_bytes())
-    assert isinstance(message, Updates)
-    assert [(name, update.token_ids) for name, update in message if isinstance(update, Delta)] == [
-        ("a", (5,)),
-        ("a", (6,)),
-    ]
-    outbox.put([("a", Delta(0, (7,), "z"))])
-    outbox.send(Stopped(None))  # what was put before goes first
-    assert isinstance(pickle.loads(ours.recv_bytes()), Updates)
-    assert isinstance(pickle.loads(ours.recv_bytes()), Stopped)
-    sender.join(PATIENCE_S)
-    assert not sender.is_alive()
+    with outbox() as (sends, server):
+        sends.put([("a", Delta(0, (5,), "x"))])
+        sends.put([("a", Delta(0, (6,), "y"))])
+        assert not readable(server, 0.1)
+        sends.release()
+        assert readable(server, 0), "another thread sends them"
+        message = server.receive()
+        assert [(name, update.token_ids) for name, update in message if isinstance(update, Delta)] == [
+            ("a", (5,)),
+            ("a", (6,)),
+        ]
+        sends.put([("a", Delta(0, (7,), "z"))])
+        sends.send(Stopped(None))  # what was put before goes first
+        assert tokens_of(server.receive()) == [7]
+        assert isinstance(server.receive(), Stopped)
