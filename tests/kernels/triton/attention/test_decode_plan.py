@@ -79,9 +79,39 @@ def test_programs_that_fill_the_device_have_a_history_each() -> None:
     assert shared(SMOLLM2, 5, 22, 61, 62, 128) == [True, True, False, False]
 
 
+def test_few_decodes_and_verifies_of_narrow_heads_share_histories_in_three_ways() -> None:
+    """Verifies have more states to join: twelve programs of the same kind suffice them."""
+
+    def plans(longest: int, *rows: int) -> list[tuple[int, int, int]]:
+        chosen = [planned(SMOLLM2, count, longest) for count in rows]
+        return [(plan.num_splits, plan.tile.num_warps, plan.starts_next) for plan in chosen]
+
+    at_once, prepared = AT_ONCE.value, PREPARED.value
+    assert plans(1, 5, 6, 11, 12, 45) == [
+        (35, 4, at_once),
+        (12, 2, prepared),
+        (12, 2, prepared),
+        (14, 4, at_once),
+        (12, 2, prepared),
+    ]
+    assert plans(5, 5, 6, 11, 12, 45) == [
+        (35, 4, at_once),
+        (12, 4, at_once),
+        (12, 4, at_once),
+        (12, 2, prepared),
+        (12, 2, prepared),
+    ]
+
+
 def test_large_verifies_have_fewer_warps_where_all_of_them_so_run_at_once() -> None:
     tiles = [planned(LLAMA_8B, rows, longest=5).tile for rows in (32, 64)]
     assert [(tile.num_warps, tile.num_stages) for tile in tiles] == [(4, 5), (2, 3)]
+
+
+def test_small_verifies_have_two_warps_and_load_as_far_ahead_as_decodes() -> None:
+    large = dataclasses.replace(SMOLLM2, group=7)
+    tiles = [planned(shape, 64, longest=5).tile for shape in (SMOLLM2, large)]
+    assert [(tile.num_warps, tile.num_stages) for tile in tiles] == [(2, 7), (4, 5)]
 
 
 def test_small_programs_let_the_next_kernel_start_at_once_and_a_single_row_of_narrow_heads_loads_early() -> None:
