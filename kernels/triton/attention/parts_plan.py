@@ -144,23 +144,23 @@ def _part_tiles(shape: AttentionShape, rows: int, longest: int, context: int) ->
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What `is_uneven` knows of a step before it knows the lengths. Times are those of `_READ_AT_ONCE`.
+    """What `is_uneven` knows of a step before it knows the lengths. Times are in tokens, as `_READ_AT_ONCE` says.
 
     Attributes:
         key_tile: keys of a tile.
         num_splits: programs that share a history where none is divided.
-        waits: how much longer their tiles take than a program's first one.
-        a_token: the time in which all programs together read a token.
+        waits: how much longer each later tile of a program takes than its first one.
+        token_time: the time in which all programs together read a token.
         division: how histories would be divided.
-        stored: the share of that time that states take.
-        joining: the time that joining takes.
+        stored: the time that storing and reading states adds to it, as a share.
+        joining: the time that joining would add.
         max_tiles: the most tiles of divided histories.
     """
 
     key_tile: int
     num_splits: int
     waits: float
-    a_token: float
+    token_time: float
     division: Division
     stored: float
     joining: float
@@ -210,7 +210,7 @@ def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int]
         return False
     # The longest history is still read when the others have been, or, where few programs read, takes longest by itself.
     total, alone = sum(context_lens), rule.alone(longest)
-    reading = total * rule.a_token
+    reading = total * rule.token_time
     undivided = max(reading + alone - rule.alone(total / rows), alone)
     part = rule.division.least_part
     if rule.division.every:
@@ -218,7 +218,8 @@ def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int]
         tokens = -(-total // (rule.division.max_parts - rows))
         part = max(part, -(-tokens // LEAST_PART) * LEAST_PART)
         tiles = part // rule.key_tile
-        if (total // part + rows) * tiles > rule.max_tiles:  # there may be so many
+        # Counting the parts takes the host longer than this bound of their number, which nearly all steps keep.
+        if (total // part + rows) * tiles > rule.max_tiles:
             parts = sum([-(-length // part) for length in context_lens])
             if parts * tiles > rule.max_tiles:
                 return False
