@@ -9,8 +9,8 @@ import os
 
 from setuptools import setup
 
-# What plans a step and takes its results, row by row. These modules see each other's types; all others are interpreted,
-# among them what other processes receive: a compiled class does not pickle as its source does.
+# What plans a step, launches it and takes its results, row by row. These modules see each other's types; all others are
+# interpreted, among them what other processes receive: a compiled class does not pickle as its source does.
 COMPILED = (
     "engine/core.py",
     "engine/drafting/cache.py",
@@ -36,7 +36,7 @@ COMPILED = (
     "spec/step_costs.py",
 )
 
-# `make types` checks the types, with those of the libraries. Without them this takes half a minute and not four.
+# `make types` checks the types, with those of the libraries. Without them compiling is several times as fast.
 _MYPY_OPTIONS = (
     "--config-file=",
     "--no-site-packages",
