@@ -126,12 +126,23 @@ def test_an_installed_wheel_is_imported_from_site_packages(wheel: Path, tmp_path
 
 _ANSWERS = """
 import draftline.engine.core, draftline.spec.adaptive
-from draftline import LLM, SamplingParams
+from draftline import LLM, Constraint, SamplingParams
 print(draftline.engine.core.__file__, draftline.spec.adaptive.__file__)
 with LLM("smollm2", max_num_seqs=4) as llm:
-    params = [SamplingParams(temperature=t, seed=5, max_tokens=24, stop=["zzz"]) for t in (0.0, 1.0, 0.0)]
-    for output in llm.generate(["One, two,", "A cat is", "The sea"], params, use_tqdm=False):
-        print(output.outputs[0].token_ids, output.outputs[0].finish_reason)
+    common = {"seed": 5, "max_tokens": 24, "stop": ["zzz"]}
+    many = {"logprobs": 2, "prompt_logprobs": 1, "bad_words": [" the"], "logit_bias": {5: 2.0}, "min_tokens": 4}
+    params = [
+        SamplingParams(temperature=0, **common),
+        SamplingParams(**common),
+        SamplingParams(repetition_penalty=1.1, top_k=50, **many, **common),
+        *2 * [SamplingParams(**common)],
+    ]
+    # The device walks the automaton, and the host the grammar.
+    constraints = [None] * 3 + [Constraint(regex="[a-f]+(cab)+!"), Constraint(grammar='start: "x" /[a-z]+/ ("," /[0-9]+/)+')]
+    prompts = ["One, two,", "A cat is", "The sea", "A word:", "Numbers:"]
+    for output in llm.generate(prompts, params, constraint=constraints, use_tqdm=False):
+        (one,) = output.outputs
+        print(one.token_ids, one.finish_reason, one.logprobs, output.prompt_logprobs)
 """
 
 
@@ -150,7 +161,7 @@ def test_a_compiled_wheel_gives_the_same_answers(
     of_sources, *expected = run(sys.executable, "-I", "-c", _ANSWERS, cwd=tmp_path).splitlines()
     assert all(module.endswith(".py") for module in of_sources.split())
     assert answers == expected
-    assert len(answers) == 3
+    assert len(answers) == 5
 
 
 @pytest.fixture(scope="module")
