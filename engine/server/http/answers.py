@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from pydantic_core import to_json
 from draftline.engine.chat.calls import ToolCallDelta
 from draftline.engine.outputs import (
     CompletionOutput,
+    Delta,
     Finished,
     FinishReason,
     PositionLogprobs,
@@ -20,6 +22,7 @@ from draftline.engine.outputs import (
     TokenLogprob,
 )
 from draftline.engine.protocol import EngineInfo
+from draftline.engine.server.http.generation import Generation
 from draftline.engine.server.http.text_offsets import TextOffsets, echo_offsets
 from draftline.models.tokenization.tokenizer import Tokenizer
 
@@ -58,15 +61,16 @@ class Head:
         """The head of a new answer of ``model``; ``prefix`` begins its id."""
         return Head(new_id(prefix), model, info.system_fingerprint)
 
-    def chunk(self, kind: str, choice: Mapping[str, Any]) -> bytes:
-        """The JSON of `fields` with one choice.
+    def chunk(self, kind: str, choice: Mapping[str, Any], usage: Mapping[str, int] | None) -> bytes:
+        """The JSON of `fields` with one choice, and its usage so far if there is any.
 
         What all chunks share is written once: a stream has one chunk a token.
         """
         shared = self._shared.get(kind)
         if shared is None:
             shared = self._shared[kind] = to_json(self.fields(kind, ())).removesuffix(b"]}")
-        return b"%b%b]}" % (shared, to_json(choice))
+        end = b"]}" if usage is None else b'],"usage":%b}' % to_json(usage)
+        return b"%b%b%b" % (shared, to_json(choice), end)
 
     def fields(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """An answer, or a chunk of one, of OpenAI's ``object`` ``kind``."""
@@ -160,6 +164,31 @@ def usage_of(outputs: Iterable[RequestOutput[Any]]) -> UsageCount:
             if each.finished is not None:
                 usage.add(prompt, each.finished)
     return usage
+
+
+class RunningUsage:
+    """The tokens of each choice so far, which its chunks have: vLLM's ``continuous_usage_stats``."""
+
+    def __init__(self, generation: Generation, outputs: int) -> None:
+        """No tokens yet.
+
+        Args:
+            generation: of prompts whose tokens are known once it has started.
+            outputs: of each prompt.
+        """
+        self._generation = generation
+        self._outputs = outputs
+        self._completion: Counter[int] = Counter()
+
+    def add(self, choice: int, delta: Delta) -> None:
+        """Count the tokens of a choice's part."""
+        self._completion[choice] += len(delta.token_ids)
+
+    def fields(self, choice: int) -> dict[str, int]:
+        """``usage`` of the choice's next chunk."""
+        prompt = len(self._generation.wanted[choice // self._outputs].token_ids)
+        completion = self._completion[choice]
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 class TokenTexts:

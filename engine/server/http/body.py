@@ -63,6 +63,9 @@ class StreamOptions(Body):
     """Options of a streamed answer."""
 
     include_usage: bool | None = Field(default=None, description="send a last chunk with the usage")
+    continuous_usage_stats: bool | None = Field(
+        default=None, description="vLLM's: give each chunk the usage of its choice so far"
+    )
     include_obfuscation: bool | None = Field(default=None, description="no effect: chunks are not padded")
 
 
@@ -147,6 +150,16 @@ class Streamed(Generating):
         default=None, description="list this many of the likeliest tokens for the prompt; not in a stream"
     )
     stream_options: StreamOptions | None = None
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with a chunk of the usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def counts_chunks(self) -> bool:
+        """Whether each chunk of a stream has the usage of its choice so far."""
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
 
 def check_stream(body: Streamed) -> None:

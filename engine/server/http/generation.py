@@ -39,13 +39,21 @@ class Wanted:
         request: for the engine.
         names: of the body's fields, for errors.
         keep_tokens: cut the prompt to its last tokens, this many; -1 to as many as fit; None keeps all.
-        needs_ids: whether the answer shows the prompt's tokens.
+        needs_ids: whether the answer shows or counts the prompt's tokens before its end.
     """
 
     request: GenerateRequest
     names: Names
     keep_tokens: int | None = None
     needs_ids: bool = False
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """The prompt's tokens, where they are needed and the generation has started."""
+        request = self.request
+        ids = request.prompt_token_ids if isinstance(request.prompt, str | Chat) else request.prompt
+        assert ids is not None, "the request was marked to need its ids"
+        return ids
 
 
 class Generation:
@@ -154,7 +162,7 @@ class Generation:
         ids = await token_ids(wanted.request.prompt, self._state, self._call)
         if wanted.keep_tokens is not None:
             ids = list(last_tokens(ids, wanted.keep_tokens, engine.info))
-        if isinstance(wanted.request.prompt, Chat) and not wanted.needs_ids:
+        if isinstance(wanted.request.prompt, Chat):
             return replace(wanted, request=replace(wanted.request, prompt_token_ids=ids))
         return replace(wanted, request=replace(wanted.request, prompt=ids))
 

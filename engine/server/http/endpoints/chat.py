@@ -12,6 +12,7 @@ from draftline.engine.outputs import CompletionOutput, Delta, Finished, RequestO
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.http.answers import (
     Head,
+    RunningUsage,
     TokenTexts,
     UsageCount,
     call_delta,
@@ -90,7 +91,7 @@ def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted
         max_reasoning_tokens=body.max_reasoning_tokens,
     )
     request = GenerateRequest(prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)
-    return [Wanted(request, Names(tuple(paths)), body.truncate_prompt_tokens)]
+    return [Wanted(request, Names(tuple(paths)), body.truncate_prompt_tokens, body.counts_chunks)]
 
 
 class ChatAnswer:
@@ -109,6 +110,7 @@ class ChatAnswer:
         self._texts = TokenTexts(engine.tokenizer)
         self._head = Head.of("chatcmpl-", model, engine.info)
         self._usage = UsageCount()
+        self._running = RunningUsage(generation, body.n or 1) if body.counts_chunks else None
 
     def begin(self) -> Iterator[bytes]:
         """The events before the first update."""
@@ -119,6 +121,8 @@ class ChatAnswer:
         """The events of an update."""
         match update:
             case Delta():
+                if self._running is not None:
+                    self._running.add(update.index, update)
                 logprobs = {"content": self._texts.chat(update.logprobs)} if update.logprobs else None
                 delta: dict[str, Any] = {}
                 if update.reasoning:
@@ -135,7 +139,7 @@ class ChatAnswer:
 
     def end(self) -> Iterator[bytes]:
         """The events after the last update."""
-        if self._body.stream_options is not None and self._body.stream_options.include_usage:
+        if self._body.includes_usage:
             yield event({**self._head.fields("chat.completion.chunk", []), "usage": self._usage.fields()})
         yield DONE
 
@@ -164,4 +168,5 @@ class ChatAnswer:
 
     def _chunk(self, index: int, delta: dict[str, Any], logprobs: object, end: dict[str, Any]) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, **(end or {"finish_reason": None})}
-        return event_of(self._head.chunk("chat.completion.chunk", choice))
+        usage = None if self._running is None else self._running.fields(index)
+        return event_of(self._head.chunk("chat.completion.chunk", choice, usage))

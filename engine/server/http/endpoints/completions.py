@@ -7,11 +7,18 @@ from typing import Any
 
 from pydantic import Field
 
-from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import CompletionOutput, Delta, Finished, RequestOutput
 from draftline.engine.protocol import EngineClient, GenerateRequest
-from draftline.engine.server.http.answers import Head, TokenTexts, UsageCount, finish, prompt_logprobs, usage_of
+from draftline.engine.server.http.answers import (
+    Head,
+    RunningUsage,
+    TokenTexts,
+    UsageCount,
+    finish,
+    prompt_logprobs,
+    usage_of,
+)
 from draftline.engine.server.http.body import ResponseFormat, Streamed, check_stream
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
@@ -58,7 +65,8 @@ def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[
         check_prompt(prompt, engine, told, body.truncate_prompt_tokens)
         request = GenerateRequest(prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)
         # An echo of log-probabilities shows the prompt's first token, which has none.
-        requests.append(Wanted(request, told, body.truncate_prompt_tokens, echoes_logprobs))
+        needs_ids = echoes_logprobs or body.counts_chunks
+        requests.append(Wanted(request, told, body.truncate_prompt_tokens, needs_ids))
     return requests
 
 
@@ -96,6 +104,7 @@ class CompletionAnswer:
         self._in_text = self._texts.data if has_marks else engine.tokenizer.token_bytes
         self._head = Head.of("cmpl-", model, engine.info)
         self._usage = UsageCount()
+        self._running = RunningUsage(generation, self._outputs) if body.counts_chunks else None
         self._offsets: dict[int, TextOffsets] = {}  # of each choice's listed tokens
         # Updates of prompts whose echo waits for its log-probabilities, which come with the first output.
         self._held: dict[int, list[Delta | Finished]] = {}
@@ -137,6 +146,8 @@ class CompletionAnswer:
         number = self._number(prompt, update.index)
         match update:
             case Delta():
+                if self._running is not None:
+                    self._running.add(number, update)
                 logprobs = None
                 if update.logprobs:
                     offsets = self._offsets.setdefault(number, TextOffsets())
@@ -149,7 +160,7 @@ class CompletionAnswer:
 
     def end(self) -> Iterator[bytes]:
         """The events after the last update."""
-        if self._body.stream_options is not None and self._body.stream_options.include_usage:
+        if self._body.includes_usage:
             yield event({**self._head.fields("text_completion", []), "usage": self._usage.fields()})
         yield DONE
 
@@ -185,7 +196,8 @@ class CompletionAnswer:
 
     def _chunk(self, number: int, text: str, logprobs: object, end: dict[str, Any]) -> bytes:
         choice = {"index": number, "text": text, "logprobs": logprobs, **(end or {"finish_reason": None})}
-        return event_of(self._head.chunk("text_completion", choice))
+        usage = None if self._running is None else self._running.fields(number)
+        return event_of(self._head.chunk("text_completion", choice, usage))
 
     @property
     def _outputs(self) -> int:
@@ -195,9 +207,7 @@ class CompletionAnswer:
         return prompt * self._outputs + index
 
     def _ids(self, prompt: int) -> Sequence[int]:
-        ids = self._generation.wanted[prompt].request.prompt
-        assert not isinstance(ids, str | Chat), "the request was marked to need its ids"
-        return ids
+        return self._generation.wanted[prompt].token_ids
 
     def _echo(self, prompt: int) -> str:
         """The prompt's text: as it was sent, or that of the token ids."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,25 @@ async def test_the_usage_of_a_stream(http: httpx2.AsyncClient, path: str, asked:
     assert [event["usage"]["completion_tokens"] for event in events if not event["choices"]] == [4] * asked
     ends = [choice for event in events for choice in event["choices"] if choice["finish_reason"]]
     assert sorted(end["index"] for end in ends) == [0, 1]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_the_usage_of_each_chunk(http: httpx2.AsyncClient, path: str) -> None:
+    prompt = {"messages": [{"role": "user", "content": "abc"}]} if "chat" in path else {"prompt": ["abc", "abcde"]}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = await chunks(http, path, **prompt, max_tokens=3, n=2, stream_options=options)
+    whole = await answer(http, path, **prompt, max_tokens=3, n=2)
+    last: dict[int, dict[str, int]] = {}
+    texts: dict[int, str] = defaultdict(str)
+    for event in events[:-1]:
+        [choice] = event["choices"]
+        texts[choice["index"]] += choice["delta"].get("content", "") if "chat" in path else choice["text"]
+        usage = last[choice["index"]] = event["usage"]
+        assert usage["completion_tokens"] == len(texts[choice["index"]])  # a token is a byte
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert {usage["completion_tokens"] for usage in last.values()} == {3}
+    assert sum(last[index]["prompt_tokens"] for index in range(0, len(last), 2)) == whole["usage"]["prompt_tokens"]
+    assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
 
 
 async def test_a_chat(http: httpx2.AsyncClient) -> None:
