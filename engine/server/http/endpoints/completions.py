@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.outputs import CompletionOutput, Delta, Finished, RequestOutput
+from draftline.engine.outputs import CompletionOutput, Delta, Finished, FinishReason, RequestOutput
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.http.answers import (
     Head,
@@ -38,9 +39,14 @@ class CompletionBody(Streamed):
 
     prompt: str | list[str] | list[int] | list[list[int]] = Field(description="a text, token ids, or a list of either")
     max_tokens: int | None = Field(default=None, description=f"{DEFAULT_MAX_TOKENS} if unset")
-    echo: bool | None = Field(default=None, description="begin each text with its prompt")
+    echo: bool | None = Field(default=None, description="begin each text with its prompt; max_tokens may be 0 then")
     logprobs: int | None = Field(default=None, description="list this many of the most likely tokens")
     response_format: ResponseFormat | None = None
+
+    @property
+    def only_echoes(self) -> bool:
+        """Whether the answer has the prompts alone, as clients ask that score texts by their log-probabilities."""
+        return bool(self.echo) and self.max_tokens == 0
 
 
 def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[Wanted]:
@@ -56,7 +62,9 @@ def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[
         problem = f"is {body.prompt_logprobs}, but echo lists {body.logprobs} for the prompt, as many as logprobs says"
         raise InvalidRequestError(FieldViolation("prompt_logprobs", problem))
     of_prompt = body.logprobs if echoes_logprobs else body.prompt_logprobs
-    sampling = sampling_params(body, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=of_prompt)
+    # The engine samples at least one token. The answer leaves it out.
+    sampled = body.model_copy(update={"max_tokens": 1}) if body.only_echoes else body
+    sampling = sampling_params(sampled, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=of_prompt)
     constrained, names = constraint(body, body.response_format)
     requests: list[Wanted] = []
     for name, prompt in prompts:
@@ -122,6 +130,8 @@ class CompletionAnswer:
 
     def update(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
         """The events of an update."""
+        if self._body.only_echoes:
+            update = _without_tokens(update)
         held = self._held.get(prompt)
         if held is not None:
             held.append(update)
@@ -170,6 +180,8 @@ class CompletionAnswer:
 
     def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
         """The answer at once."""
+        if self._body.only_echoes:
+            outputs = [replace(output, outputs=[*map(_without_text, output.outputs)]) for output in outputs]
         choices = [
             self._choice(prompt, output, each) for prompt, output in enumerate(outputs) for each in output.outputs
         ]
@@ -218,3 +230,23 @@ class CompletionAnswer:
         if isinstance(asked, list) and isinstance(asked[prompt], str) and not cut:
             return str(asked[prompt])
         return self._tokenizer.decode(self._ids(prompt), skip_special=False)
+
+
+def _without_tokens(update: Delta | Finished) -> Delta | Finished:
+    """An update of an answer that has the prompt alone."""
+    match update:
+        case Delta():
+            return Delta(update.index, (), "", prompt_logprobs=update.prompt_logprobs)
+        case Finished():
+            return _at_once(update)
+
+
+def _without_text(output: CompletionOutput[Any]) -> CompletionOutput[Any]:
+    """A whole output of an answer that has the prompt alone."""
+    assert output.finished is not None, "outputs are whole"
+    return CompletionOutput(output.index, finished=_at_once(output.finished))
+
+
+def _at_once(end: Finished) -> Finished:
+    """An end at a limit of no tokens."""
+    return replace(end, finish_reason=FinishReason.LENGTH, usage=replace(end.usage, completion_tokens=0))

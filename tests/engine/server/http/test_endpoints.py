@@ -100,6 +100,28 @@ async def test_an_echo_with_log_probabilities(http: httpx2.AsyncClient) -> None:
     assert logprobs["top_logprobs"] == [None, {"b": 0, "c": -0.5}, {"c": 0, "d": -0.5}, {"a": 0, "b": -0.5}]
 
 
+@pytest.mark.parametrize("biased", [{}, {"logit_bias": {"0": 100}}])
+async def test_an_echo_without_an_output(http: httpx2.AsyncClient, biased: dict[str, Any]) -> None:
+    body = {"prompt": ["abc", "h"], "max_tokens": 0, "n": 2, "echo": True, "logprobs": 1, **biased}
+    whole = await answer(http, "/v1/completions", **body)
+    assert [choice["text"] for choice in whole["choices"]] == ["abc", "abc", "h", "h"]
+    assert [choice["logprobs"]["tokens"] for choice in whole["choices"]] == [["a", "b", "c"]] * 2 + [["h"]] * 2
+    assert {choice["finish_reason"] for choice in whole["choices"]} == {"length"}
+    assert whole["usage"]["completion_tokens"] == 0
+    assert whole["usage"]["total_tokens"] == 4
+    events = await chunks(http, "/v1/completions", **body, stream_options={"include_usage": True})
+    assert events[-1]["usage"]["completion_tokens"] == 0
+    for index, choice in enumerate(whole["choices"]):
+        parts = [event["choices"][0] for event in events[:-1] if event["choices"][0]["index"] == index]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        assert [part["logprobs"] for part in parts if part["logprobs"]] == [choice["logprobs"]]
+        assert parts[-1]["finish_reason"] == "length"
+    plain = await answer(http, "/v1/completions", prompt="abc", max_tokens=0, echo=True)
+    assert plain["choices"][0]["text"] == "abc"
+    refused = await http.post("/v1/completions", json={"prompt": "abc", "max_tokens": 0})
+    assert refused.json()["error"]["param"] == "max_tokens"
+
+
 async def test_an_echo_in_a_stream(http: httpx2.AsyncClient) -> None:
     events = await chunks(http, "/v1/completions", prompt=[104, 105], max_tokens=3, echo=True)
     assert "".join(choice["text"] for event in events for choice in event["choices"]) == "hihih"
