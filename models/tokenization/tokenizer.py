@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tokenizers import Tokenizer as Backend
+
 from draftline.models.checkpoints.resolve import TOKENIZER_FILES, SourceKind, resolve_model
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
@@ -63,6 +65,7 @@ class Tokenizer:
         self._bytes = tuple(b"" if index in silent else data for index, data in enumerate(decoded.table))
         self._bytes_and_names = decoded.table
         self._strips_space = decoded.strips_space
+        self._added_before, self._added_behind = _added_around(data.backend)
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[TokenizerData]]:
         """For pickle: a compiled chat template cannot move to another process, but its source can."""
@@ -114,6 +117,10 @@ class Tokenizer:
         """
         check_unicode(text)
         return encode_ids(self._backend, text)
+
+    def within(self, ids: Sequence[int]) -> Sequence[int]:
+        """The ids of a text that `encode` gave, without the special tokens that it puts before and behind each text."""
+        return ids[self._added_before : len(ids) - self._added_behind]
 
     def encode_text(self, text: str) -> list[int]:
         """The ids of a text in the midst of another: no space or token is added before it.
@@ -217,3 +224,12 @@ _READERS: dict[SourceKind, Callable[[Path], TokenizerData]] = {
     SourceKind.FOLDER: read_hf_tokenizer,
     SourceKind.GGUF: lambda path: read_gguf_tokenizer(open_gguf(path)),
 }
+
+
+def _added_around(backend: Backend) -> tuple[int, int]:
+    """The numbers of special tokens that a tokenizer puts before and behind each text."""
+    for index in range(backend.get_vocab_size()):
+        mask = backend.encode(backend.id_to_token(index) or "").special_tokens_mask
+        if 0 in mask:  # the token's own text is between them
+            return mask.index(0), mask[::-1].index(0)
+    return 0, 0

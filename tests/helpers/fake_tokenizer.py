@@ -21,6 +21,10 @@ class ByteTokenizer:
 
     encode_text = encode
 
+    def within(self, ids: Sequence[int]) -> Sequence[int]:
+        """The same: no tokens are added to a text."""
+        return ids
+
     def encode_chat(self, messages: Sequence[tuple[str, str]], rendering: Rendering = AS_USUAL) -> list[int]:
         """The conversation's bytes. A final message that is continued is the last of its line."""
         if any(role not in ("system", "user", "assistant") for role, _ in messages):

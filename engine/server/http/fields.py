@@ -54,6 +54,7 @@ class Inert:
 _ANY = None
 _TOOLS = "only chats and responses call tools"
 STORE = "this server stores nothing"
+BY_TEMPLATE = "the chat template has the special tokens"
 _GUIDED = "use structured_outputs or response_format"
 
 INERT: Mapping[str, Inert] = {
@@ -99,7 +100,7 @@ INERT: Mapping[str, Inert] = {
     "skip_special_tokens": Inert((True,), "special tokens have no text"),
     "spaces_between_special_tokens": Inert((True, False), "special tokens have no text"),
     "detokenize": Inert((True,), "the answer has text"),
-    "add_special_tokens": Inert((True,), "a prompt is tokenized as the model's tokenizer does; send token ids instead"),
+    "add_special_tokens": Inert((False,), BY_TEMPLATE),
     "return_token_ids": Inert((False,), "log-probabilities have the tokens"),
     "return_tokens_as_token_ids": Inert((False,), "tokens are listed as text"),
     "logits_processors": Inert(([],), "this server runs no code of clients"),

@@ -40,12 +40,14 @@ class Wanted:
         names: of the body's fields, for errors.
         keep_tokens: cut the prompt to its last tokens, this many; -1 to as many as fit; None keeps all.
         needs_ids: whether the answer shows or counts the prompt's tokens before its end.
+        add_special_tokens: whether a text gets the special tokens that the model's tokenizer puts around it.
     """
 
     request: GenerateRequest
     names: Names
     keep_tokens: int | None = None
     needs_ids: bool = False
+    add_special_tokens: bool = True
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -157,9 +159,11 @@ class Generation:
 
     async def _with_ids(self, wanted: Wanted, engine: EngineClient) -> Wanted:
         """``wanted``, with token ids as its prompt if they are needed, cut to the last ones if it asks for that."""
-        if wanted.keep_tokens is None and not wanted.needs_ids:
+        if wanted.keep_tokens is None and not wanted.needs_ids and wanted.add_special_tokens:
             return wanted
         ids = await token_ids(wanted.request.prompt, self._state, self._call)
+        if isinstance(wanted.request.prompt, str) and not wanted.add_special_tokens:
+            ids = list(engine.tokenizer.within(ids))
         if wanted.keep_tokens is not None:
             ids = list(last_tokens(ids, wanted.keep_tokens, engine.info))
         if isinstance(wanted.request.prompt, Chat):

@@ -208,6 +208,19 @@ def test_texts_have_transformers_ids(
     mine: Tokenizer, reference: transformers.PreTrainedTokenizerFast, prompt: str
 ) -> None:
     assert mine.encode(prompt) == reference(prompt).input_ids
+    assert mine.within(mine.encode(prompt)) == reference(prompt, add_special_tokens=False).input_ids
+
+
+@pytest.mark.parametrize("text", ["", "a", "<s>", "</s>a<s>"])
+def test_special_tokens_on_both_sides_of_a_text_are_left_out(tmp_path: Path, text: str) -> None:
+    backend = byte_level_with_bos()
+    backend.add_special_tokens(["</s>"])
+    both = [(name, backend.token_to_id(name)) for name in ("<s>", "</s>")]
+    backend.post_processor = processors.TemplateProcessing(single="<s> <s> $A </s>", special_tokens=both)
+    tokenizer = Tokenizer.from_folder(write_folder(tmp_path, backend))
+    ids = tokenizer.encode(text)
+    assert len(ids) >= 3
+    assert tokenizer.within(ids) == backend.encode(text, add_special_tokens=False).ids
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -40,6 +40,9 @@ class CompletionBody(Streamed):
     prompt: str | list[str] | list[int] | list[list[int]] = Field(description="a text, token ids, or a list of either")
     max_tokens: int | None = Field(default=None, description=f"{DEFAULT_MAX_TOKENS} if unset")
     echo: bool | None = Field(default=None, description="begin each text with its prompt; max_tokens may be 0 then")
+    add_special_tokens: bool | None = Field(
+        default=None, description="vLLM's: tokenize texts with the tokenizer's special tokens; true if unset"
+    )
     logprobs: int | None = Field(default=None, description="list this many of the most likely tokens")
     response_format: ResponseFormat | None = None
 
@@ -74,7 +77,8 @@ def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[
         request = GenerateRequest(prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)
         # An echo of log-probabilities shows the prompt's first token, which has none.
         needs_ids = echoes_logprobs or body.counts_chunks
-        requests.append(Wanted(request, told, body.truncate_prompt_tokens, needs_ids))
+        added = body.add_special_tokens is not False
+        requests.append(Wanted(request, told, body.truncate_prompt_tokens, needs_ids, added))
     return requests
 
 

@@ -23,6 +23,9 @@ class PlainBody(Generating):
     """The body."""
 
     prompt: str | list[int] = Field(description="a text or token ids")
+    add_special_tokens: bool | None = Field(
+        default=None, description="vLLM's: tokenize texts with the tokenizer's special tokens; true if unset"
+    )
     max_new_tokens: int | None = Field(default=None, description=f"{DEFAULT_MAX_TOKENS} if unset")
     response_format: ResponseFormat | None = None
 
@@ -39,7 +42,8 @@ def wanted(body: PlainBody, engine: EngineClient, max_tokens: int) -> list[Wante
     told = Names(tuple(paths))
     check_prompt(body.prompt, engine, told, body.truncate_prompt_tokens)
     request = GenerateRequest(body.prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)
-    return [Wanted(request, told, body.truncate_prompt_tokens)]
+    added = body.add_special_tokens is not False
+    return [Wanted(request, told, body.truncate_prompt_tokens, add_special_tokens=added)]
 
 
 class PlainAnswer:

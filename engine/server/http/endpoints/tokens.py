@@ -13,7 +13,7 @@ from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.server.http.body import Body
 from draftline.engine.server.http.call import HttpCall
-from draftline.engine.server.http.fields import INERT, Inert, Names
+from draftline.engine.server.http.fields import BY_TEMPLATE, INERT, Inert, Names
 from draftline.engine.server.http.generation import check_prompt, token_ids
 from draftline.engine.server.http.messages import RENDERED_PATHS, ChatMessage, Rendered, call_paths, chat
 from draftline.engine.server.limits import MAX_DETOKENIZE, length_violations, refuse
@@ -27,11 +27,14 @@ T = TypeVar("T")
 class TokenizeBody(Rendered):
     """The body of ``/tokenize``: a prompt or messages."""
 
-    inert: ClassVar[Mapping[str, Inert]] = {name: INERT[name] for name in ("add_special_tokens", "chat_template")}
+    inert: ClassVar[Mapping[str, Inert]] = {"chat_template": INERT["chat_template"]}
 
     model: str | None = Field(default=None, description="the served model; may be left out")
     prompt: str | None = None
     messages: list[ChatMessage] | None = None
+    add_special_tokens: bool | None = Field(
+        default=None, description="vLLM's: tokenize a prompt with the tokenizer's special tokens; true if unset"
+    )
     return_token_strs: bool | None = Field(default=None, description="list the text of each token, too")
 
 
@@ -60,11 +63,15 @@ async def tokenize(body: TokenizeBody, state: ServerState, call: HttpCall) -> di
         prompt = body.prompt or ""
         check_prompt(prompt, engine, names, None)
     else:
+        if body.add_special_tokens:
+            refuse(FieldViolation("add_special_tokens", f"is not supported for messages: {BY_TEMPLATE}"))
         prompt = chat(body.messages, body, engine.info, "messages")
     try:
         ids = await token_ids(prompt, state, call)
     except InvalidRequestError as error:
         raise names.error(error) from None
+    if body.prompt is not None and body.add_special_tokens is False:
+        ids = list(engine.tokenizer.within(ids))
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": engine.info.max_model_len, "tokens": ids}
     if body.return_token_strs:
         answer["token_strs"] = await _off_the_loop(len(ids), partial(_texts, ids, engine.tokenizer))

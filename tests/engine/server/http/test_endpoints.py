@@ -302,6 +302,29 @@ async def test_tokens(http: httpx2.AsyncClient) -> None:
     assert await answer(http, "/detokenize", tokens=[104, 105]) == {"prompt": "hi"}
 
 
+async def test_special_tokens_around_a_prompt_are_left_out_on_request(
+    http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ByteTokenizer, "within", lambda self, ids: ids[1:])  # as if the first byte were added
+    bare: dict[str, Any] = {"prompt": "<ab", "add_special_tokens": False}
+    assert (await answer(http, "/tokenize", **bare))["tokens"] == [97, 98]
+    assert (await answer(http, "/tokenize", **bare | {"add_special_tokens": True}))["count"] == 3
+    for path in ("/v1/completions", "/generate"):
+        assert (await answer(http, path, **bare))["usage"]["prompt_tokens"] == 2
+        assert (await answer(http, path, prompt="<ab"))["usage"]["prompt_tokens"] == 3
+    ids = await answer(http, "/v1/completions", prompt=[60, 97], add_special_tokens=False)
+    assert ids["usage"]["prompt_tokens"] == 2
+    echo = await answer(http, "/v1/completions", **bare, echo=True, logprobs=0, max_tokens=0)
+    assert echo["choices"][0]["logprobs"]["tokens"] == ["a", "b"]
+    messages = [{"role": "user", "content": "x"}]
+    for path in ("/tokenize", "/v1/chat/completions"):
+        await answer(http, path, messages=messages, add_special_tokens=False)
+        refused = await http.post(path, json={"messages": messages, "add_special_tokens": True})
+        assert refused.json()["error"]["param"] == "add_special_tokens"
+    empty = await http.post("/v1/completions", json={"prompt": "<", "add_special_tokens": False})
+    assert empty.json()["error"]["message"] == "prompt: is empty; a prompt needs at least one token"
+
+
 async def test_the_texts_of_many_tokens_do_not_hold_up_the_event_loop(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
