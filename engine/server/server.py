@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from draftline.engine.errors import CannotListenError, MissingExtraError
+from draftline.engine.errors import MissingExtraError
 from draftline.engine.protocol import EngineClient
 from draftline.engine.server.access import Access, OpenAccess, TokenAccess
 from draftline.engine.server.config import ServerConfig
@@ -84,8 +84,8 @@ class Server:
         try:
             for listener in self.listeners:
                 await listener.start()
-        except CannotListenError:
-            await self.abort()  # the others that listen already
+        except BaseException:  # cannot listen, or cancelled
+            await self.abort()  # those that listen already
             raise
 
     async def serve(self, engine: EngineClient) -> None:

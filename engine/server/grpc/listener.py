@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc.aio
@@ -94,7 +95,12 @@ class GrpcListener(Listener):
         except RuntimeError as error:
             raise CannotListenError(f"cannot listen on {address}: {error}") from error
         self._address = format_address(host, bound_port)
-        await self._server.start()
+        starting = asyncio.ensure_future(self._server.start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await starting  # a server that is cancelled while it starts cannot be stopped
+            raise
 
     @override
     async def stop(self, grace_s: float | None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable
 
@@ -229,6 +231,28 @@ async def test_a_port_in_use_is_one_clear_error(server: Server) -> None:
 async def test_a_foreign_host_is_one_clear_error() -> None:
     with pytest.raises(CannotListenError, match=r"cannot listen on 192\.0\.2\.1:0: "):
         await Server(ServerConfig(host="192.0.2.1", port=0, insecure=True)).start()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_server_that_is_cancelled_while_it_starts_is_gone(
+    turns: int, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
+    server = Server(ServerConfig(port=0, http_port=0))
+    starting = asyncio.create_task(server.start())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    address = server.address
+    del server, starting
+    gc.collect()
+    assert not recwarn.list
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    if not address.endswith(":0"):
+        host, _, port = address.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, int(port))
 
 
 @pytest.fixture
