@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.closing import closed
@@ -15,12 +14,13 @@ from draftline.structured.json_schema.counting import all_kinds, counter, is_sma
 from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.limits import SchemaLimits
-from draftline.structured.json_schema.member_bits import BITS
+from draftline.structured.json_schema.member_bits import BITS, COUNTER_BITS, have_bits
 from draftline.structured.json_schema.multiples import InexpressibleNumbersError, native_schemas
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.shapes.arrays import ArrayShape, settle_array
 from draftline.structured.json_schema.shapes.demands import NEVER, Demands
 from draftline.structured.json_schema.shapes.limits import MAX_CASES
+from draftline.structured.json_schema.shapes.member_counts import MemberCounts
 from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.json_schema.shapes.objects import (
     ANY_OBJECT,
@@ -32,8 +32,6 @@ from draftline.structured.json_schema.shapes.objects import (
 from draftline.structured.json_schema.shapes.union import Shapes, widest
 from draftline.structured.json_schema.variety import Variety
 from draftline.structured.regular.syntax import NEVER as NO_TEXT
-
-_COUNTER_BITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,22 +168,22 @@ def _says(value: Demands, keyword: str) -> bool:
 
 
 def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -> ObjectShape:
-    """Drop counts that need unnamed members of few names, which could be equal, or more properties than there are bits."""
+    """Drop counts that need unnamed members of few names, which could be equal, or too many rules."""
     counted = shape.min_members > 0 or shape.max_members is not None
     if shape.others and shape.min_members > len(shape.required) + 1 and not has_free_names(shape):
         reason = "different names cannot be enforced for unnamed members whose names are restricted"
         normaliser.report(where(value, "minProperties"), "minProperties", reason)
         shape = replace(shape, min_members=0)
-    if shape.max_members is not None and shape.max_members.bit_length() > _COUNTER_BITS:
-        normaliser.report(where(value, "maxProperties"), "maxProperties", f"it is beyond {2**_COUNTER_BITS - 1}")
+    if shape.max_members is not None and shape.max_members.bit_length() > COUNTER_BITS:
+        normaliser.report(where(value, "maxProperties"), "maxProperties", f"it is beyond {2**COUNTER_BITS - 1}")
         shape = replace(shape, max_members=None)
     if shape.some and shape.max_members is not None:
         reason = "it cannot be combined with unnamed members that another keyword requires"
         normaliser.report(where(value, "maxProperties"), "maxProperties", reason)
         shape = replace(shape, max_members=None)
-    if (counted or shape.some) and len(shape.named) + len(shape.some) + _COUNTER_BITS > BITS:
+    if (counted or shape.some) and not have_bits(shape) and (shape.some or not MemberCounts(shape).are_few):
         keyword = "minProperties" if shape.min_members else "maxProperties"
-        reason = f"members are counted among at most {BITS - _COUNTER_BITS} named properties"
+        reason = f"more than {BITS - COUNTER_BITS} named properties allow only small counts"
         normaliser.report(where(value, keyword), keyword, reason)
         shape = replace(shape, min_members=0, max_members=None, some=())
     return shape

@@ -8,6 +8,13 @@ from draftline.structured.json_schema.shapes.demands import NEVER
 from draftline.structured.json_schema.shapes.objects import ObjectShape
 
 BITS: Final = 64
+COUNTER_BITS: Final = 16
+"""The most bits of a counter."""
+
+
+def have_bits(shape: ObjectShape) -> bool:
+    """Whether the parameter has room for all members of an object and for a counter."""
+    return len(shape.named) + len(shape.some) + COUNTER_BITS <= BITS
 
 
 class Layout:

@@ -7,7 +7,6 @@ rules. For members in any order, the 64-bit parameter of a rule records the prop
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.counting import counter
@@ -15,19 +14,17 @@ from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.forms.lark_terminals import LarkTerminals, is_expressible, is_scalar
 from draftline.structured.json_schema.forms.whitespace import separators
 from draftline.structured.json_schema.graph import Graph
-from draftline.structured.json_schema.member_bits import BITS, Layout, both_of, when
+from draftline.structured.json_schema.member_bits import BITS, Layout, both_of, have_bits, when
 from draftline.structured.json_schema.multiples import native_schemas
 from draftline.structured.json_schema.shapes.arrays import ArrayShape
 from draftline.structured.json_schema.shapes.demands import NEVER, Demands
+from draftline.structured.json_schema.shapes.member_counts import MAX_ORDERED, MemberCounts
 from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.json_schema.shapes.objects import ObjectShape
 from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet, meet
 from draftline.structured.json_schema.shapes.union import Shapes
 from draftline.structured.json_schema.spelling import PropertyOrder, Whitespace
 from draftline.structured.regular.syntax import literal, seq
-
-MAX_ORDERED: Final = 2_000
-"""The most members in the schema's order. Each is a rule within the rule of the one before, and llguidance recurses."""
 
 
 class LarkWriter:
@@ -184,10 +181,9 @@ class LarkWriter:
         name = self._shared.get(shape)
         if name is None:
             name = self._shared[shape] = f"o{len(self._shared)}"
-            counts = bool(shape.some) or bool(shape.min_members) or shape.max_members is not None
             if not any(value != NEVER for _, value in shape.named) and not shape.some and not shape.min_members:
                 self._map(name, shape)
-            elif self._in_order(shape) and not counts:
+            elif self._in_order(shape):
                 self._ordered(name, shape)
             else:
                 self._unordered(name, shape)
@@ -199,6 +195,8 @@ class LarkWriter:
                 f"an object has {len(shape.named)} named members, {len(shape.required)} of them required; at most"
                 f" {MAX_ORDERED} are allowed if more than {BITS} are required"
             )
+        if shape.some or shape.min_members or shape.max_members is not None:
+            return not have_bits(shape)
         return len(shape.required) > BITS or (self._order == "schema" and len(shape.named) <= MAX_ORDERED)
 
     def _others(self, shape: ObjectShape) -> Iterator[str]:
@@ -231,25 +229,36 @@ class LarkWriter:
         return f"{self._key(StringSet(only=frozenset([name])))} {self._value(value)}"
 
     def _ordered(self, name: str, shape: ObjectShape) -> None:
-        """Properties in the schema's order, then all other members."""
+        """Properties in the schema's order, then all other members. Each rule knows how many members came before it."""
         named = [(one, value) for one, value in shape.named if value != NEVER]
         others = list(self._others(shape))
+        counts = MemberCounts(shape)
         last = len(named)
-        tail = ""
-        if others:
-            member = self._rule(f"{name}_other", others)
-            tail = f"({self._comma} {member})*"
-            self._rule(f"{name}_f{last}", [self._empty_object, f"{member} {tail} {self._close_object}"])
-        else:
-            self._rule(f"{name}_f{last}", [self._empty_object])
-        self._rule(f"{name}_m{last}", [f"{tail} {self._close_object}"])
+        other = self._rule(f"{name}_other", others) if others else ""
+
+        def ending(count: int) -> str:
+            """Unnamed members, behind this many others, and the closing bracket."""
+            least, most = counts.rest(count)
+            more = f"({self._comma} {other}){_repetition(least, most)}" if other and most != 0 else ""
+            return f"{more} {self._close_object}"
+
+        for count in counts.before(last):
+            self._rule(f"{name}_m{last}_{count}", [ending(count)])
+        if 0 in counts.before(last):
+            first = [] if counts.missing else [self._empty_object]
+            first.extend([f"{other} {ending(counts.after(0) or 0)}"] if other else [])
+            self._rule(f"{name}_f{last}", first)
         for index in range(last - 1, -1, -1):
-            one, value = named[index]
-            member = self._member(one, value)
-            skip_first = [] if one in shape.required else [f"{name}_f{index + 1}"]
-            skip_more = [] if one in shape.required else [f"{name}_m{index + 1}"]
-            self._rule(f"{name}_f{index}", [f"{member} {name}_m{index + 1}", *skip_first])
-            self._rule(f"{name}_m{index}", [f"{self._comma} {member} {name}_m{index + 1}", *skip_more])
+            member, may_miss = self._member(*named[index]), named[index][0] not in shape.required
+            later = counts.before(index + 1)
+            for count in counts.before(index):
+                after = counts.after(count) if may_miss else count
+                taken = [f"{member} {name}_m{index + 1}_{after}"] if after in later else []
+                may_skip = may_miss and count in later
+                if count == 0:  # the first member follows no comma
+                    self._rule(f"{name}_f{index}", taken + [f"{name}_f{index + 1}"] * may_skip)
+                skipped = [f"{name}_m{index + 1}_{count}"] * may_skip
+                self._rule(f"{name}_m{index}_{count}", [f"{self._comma} {one}" for one in taken] + skipped)
         self._rule(name, [f"{self._open_object} {name}_f0"])
 
     def _unordered(self, name: str, shape: ObjectShape) -> None:
@@ -287,3 +296,10 @@ class LarkWriter:
         self._parametric(f"{name}_more", more)
         self._parametric(f"{name}_first", first)
         self._rule(name, start)
+
+
+def _repetition(least: int, most: int | None) -> str:
+    """How often a part of a rule comes, in Lark."""
+    if least == 0 and most is None:
+        return "*"
+    return f"{{{least},{'' if most is None else most}}}"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from walk import Walker
 
-from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema import json_schema_language
 
 
@@ -46,6 +46,33 @@ def test_optional_members_in_order_come_in_every_selection(others: Any) -> None:
                 assert form.accepts(text) == (sorted(chosen) == list(chosen)), text
         assert form.accepts('{"b":1,"z":null}') == form.accepts('{"z":null}') == (others is not False)
         assert not form.accepts('{"z":null,"b":1}')
+
+
+@pytest.mark.parametrize("others", [False, {"type": "null"}])
+@pytest.mark.parametrize("required", [(), ("n03", "n60")])
+@pytest.mark.parametrize(("least", "most"), [(1, None), (3, None), (0, 2), (2, 2), (3, 5)])
+def test_members_of_objects_with_many_properties_are_counted(
+    others: Any, required: tuple[str, ...], least: int, most: int | None
+) -> None:
+    named = {f"n{index:02}": {"const": 1} for index in range(70)}
+    schema = {"type": "object", "properties": named, "required": required, "additionalProperties": others}
+    schema |= {"minProperties": least} | ({} if most is None else {"maxProperties": most})
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact"))
+    for names in (frozenset[str](), {"n00"}, {"n69"}, {"n00", "n01", "n69"}, {"n10", "n20", "n30", "n40"}):
+        for unnamed in range(4 if others else 1):
+            chosen = sorted(names.union(required)) + [f"z{index}" for index in range(unnamed)]
+            text = json.dumps({name: 1 if name in named else None for name in chosen}, separators=(",", ":"))
+            assert walker.accepts(text) == (least <= len(chosen) <= (most or 99)), text
+    assert walker.accepts('{"n03":1,"n05":1,"n60":1}') == (most is None or most >= 3)
+
+
+def test_many_counted_members_have_the_schemas_order_and_large_counts_are_refused() -> None:
+    named: dict[str, Any] = {f"n{index:02}": {} for index in range(70)}
+    (form,) = forms({"type": "object", "properties": named, "minProperties": 2, "additionalProperties": False})
+    assert form.accepts('{"n05":1,"n60":1}')
+    assert not form.accepts('{"n60":1,"n05":1}')
+    with pytest.raises(UnsupportedConstraintError, match="more than 48 named properties allow only small counts"):
+        json_schema_language(json.dumps({"type": "object", "properties": named, "maxProperties": 500}))
 
 
 NAMED: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "integer"}}}
