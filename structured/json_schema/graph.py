@@ -80,7 +80,9 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
     if root not in fruitful:
         # Of the keywords that JSON Schema ignores, this one would allow more values.
         ignored = [f"; {one}" for one in normaliser.annotations.values() if one.keyword == "nullable"]
-        raise InvalidConstraintError("no value matches the schema" + "".join(ignored[:1]))
+        pointer = where(_without_values(root, nodes, fruitful), "")
+        place = f", since none matches #{pointer}" if pointer else ""
+        raise InvalidConstraintError(f"no value matches the schema{place}" + "".join(ignored[:1]))
     pruned: dict[Demands, Shapes] = {}
     waiting = [root]
     for value in waiting:
@@ -88,6 +90,20 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
             shapes = pruned[value] = _prune(nodes[value], fruitful)
             waiting.extend(child for child in children(shapes) if child in fruitful)
     return Graph(root, pruned, tuple(closing))
+
+
+def _without_values(value: Demands, nodes: dict[Demands, Shapes], fruitful: set[Demands]) -> Demands:
+    """The innermost schema that leaves a value none: where it has one shape, a member or an item that this shape needs."""
+    seen: set[Demands] = set()
+    while value not in seen:
+        seen.add(value)
+        objects, arrays = nodes[value].objects, nodes[value].arrays
+        if len(objects) + len(arrays) != 1:
+            return value
+        needed = [member for shape in objects for name, member in shape.named if name in shape.required]
+        needed.extend(item for shape in arrays for item in (*shape.prefix, shape.rest)[: shape.min_items])
+        value = next((one for one in needed if one not in fruitful and one in nodes), value)
+    return value
 
 
 def _size(shapes: Shapes) -> int:

@@ -682,3 +682,19 @@ def test_cases_that_vanish_do_not_count() -> None:
     assert not one.accepts('{"a0":null,"b0":null,"c0":null}')
     parts = [[{"required": [f"{letter}{index}"]} for index in range(5)] for letter in "abcd"]
     assert refused({"allOf": [{"anyOf": part} for part in parts]}) == {"/allOf": "allOf"}
+
+
+@pytest.mark.parametrize(
+    ("inner", "reason"),
+    [
+        ({"$ref": "#/$defs/closed"}, "no value matches the schema, since none matches #/$defs/closed"),
+        ({"type": "array", "items": {"$ref": "#/$defs/closed"}, "minItems": 1}, "none matches #/$defs/closed"),
+        ({"anyOf": [{"$ref": "#/$defs/closed"}, False]}, "none matches #/properties/place"),
+        ({"allOf": [{"minimum": 2}, {"maximum": 1}], "type": "integer"}, "none matches #/properties/place"),
+    ],
+)
+def test_the_error_of_a_schema_without_values_names_the_part_that_leaves_none(inner: Any, reason: str) -> None:
+    closed = {"additionalProperties": False, "type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    schema = {"type": "object", "properties": {"place": inner}, "required": ["place"], "$defs": {"closed": closed}}
+    with pytest.raises(InvalidConstraintError, match=re.escape(reason)):
+        json_schema_language(json.dumps(schema))
