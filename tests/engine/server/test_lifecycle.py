@@ -237,6 +237,9 @@ async def test_a_foreign_host_is_one_clear_error() -> None:
 async def test_a_server_that_is_cancelled_while_it_starts_is_gone(
     turns: int, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
 ) -> None:
+    gc.collect()  # what earlier tests have left may complain
+    caplog.clear()
+    recwarn.clear()
     server = Server(ServerConfig(port=0, http_port=0))
     starting = asyncio.create_task(server.start())
     for _ in range(turns):
