@@ -31,12 +31,14 @@ CASES = {
     "gpt2-float32": Case("gpt2-192", "float32", drafter="forced"),
 }
 
+_SLOW = ("qwen3-bfloat16-fp8-cache", "llama-head", "gpt2-float32", "gemma3-float16")
+
 Engines = tuple[Case, Core, Alone]
 
 
 PARAMETERS = [
-    # The drafters, types and families of these are also those of other tests.
-    pytest.param(case, id=name, marks=[pytest.mark.slow] * (name in ("llama-head", "gpt2-float32", "gemma3-float16")))
+    # The drafters, types and families of the slow ones are also those of other tests.
+    pytest.param(case, id=name, marks=[pytest.mark.slow] * (name in _SLOW))
     for name, case in CASES.items()
 ]
 

@@ -72,9 +72,8 @@ if "draftline.engine.parallel.follower" in sys.orig_argv:
 """
 
 
-@pytest.mark.parametrize(
-    "how", ["__import__('time').sleep(10_000)", pytest.param("while True: pass", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["__import__('time').sleep(10_000)", "while True: pass"])
 def test_a_rank_that_hangs_in_a_step_ends_the_server(
     how: str, tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
