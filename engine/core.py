@@ -344,7 +344,8 @@ class Core:
             kept_tokens.append(kept)
             updates.append((output, of_output))
         if verified:
-            self._stats.drafts.count_all([(drafted, accepted) for _, drafted, accepted in verified])
+            for _, drafted, accepted in verified:
+                self._stats.drafts.count(drafted, accepted)
             self._policy.observe(verified)
         self._stats.generated_tokens += sum(map(len, kept_tokens))
         self._scheduler.commit(plan, kept_tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import accumulate
 
 from draftline.engine.stats import DrafterStats, StepTimes
@@ -20,11 +19,6 @@ class DraftTally:
         self._accepted = [0]
         # Added in place: a `StepTimes` an addition takes the host several times as long.
         self._draft_s = self._verify_s = self._sample_s = self._host_s = 0.0
-
-    def count_all(self, steps: Iterable[tuple[int, int]]) -> None:
-        """Count the steps of several sequences, each by its drafts and how many of them were accepted."""
-        for drafted, accepted in steps:
-            self.count(drafted, accepted)
 
     def count(self, drafted: int, accepted: int) -> None:
         """Count a step of a sequence with ``drafted`` drafts, of which the first ``accepted`` were accepted."""

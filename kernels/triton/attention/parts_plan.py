@@ -147,7 +147,7 @@ class _Rule:
     """What `is_uneven` knows of a step before it knows the lengths. Times are in tokens, as `_READ_AT_ONCE` says.
 
     Attributes:
-        key_tile: keys of a tile.
+        shape: the model and the device.
         num_splits: programs that share a history where none is divided.
         waits: how much longer each later tile of a program takes than its first one.
         token_time: the time in which all programs together read a token.
@@ -157,7 +157,7 @@ class _Rule:
         max_tiles: the most tiles of divided histories.
     """
 
-    key_tile: int
+    shape: AttentionShape
     num_splits: int
     waits: float
     token_time: float
@@ -168,8 +168,8 @@ class _Rule:
 
     def alone(self, length: float) -> float:
         """The time in which a program reads its share of a history, if no other one is in its way."""
-        tiles = -(-max(-(-math.ceil(length) // self.key_tile), 1) // self.num_splits)
-        return self.key_tile * (1 + (tiles - 1) * self.waits)
+        tiles = -(-self.shape.num_tiles(math.ceil(length)) // self.num_splits)
+        return self.shape.key_tile * (1 + (tiles - 1) * self.waits)
 
 
 @lru_cache(maxsize=1024)
@@ -181,7 +181,7 @@ def _rule(shape: AttentionShape, query_len: int, rows: int, prompts: int, bound:
         return None
     divided = division(shape.num_kv_heads, shape.head_dim, query_lens, shape.limits)
     return _Rule(
-        shape.key_tile,
+        shape,
         plan.num_splits,
         _WAITS.get(plan.tile.num_stages, _NOTHING_AHEAD),
         shape.num_kv_heads * shape.head_dim / shape.limits.num_sms / _READ_AT_ONCE,
@@ -217,7 +217,7 @@ def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int]
         # As the device divides them (`inputs/history_parts.py`), where all states have room.
         tokens = -(-total // (rule.division.max_parts - rows))
         part = max(part, -(-tokens // LEAST_PART) * LEAST_PART)
-        tiles = part // rule.key_tile
+        tiles = part // shape.key_tile
         # Counting the parts takes the host longer than this bound of their number, which nearly all steps keep.
         if (total // part + rows) * tiles > rule.max_tiles:
             parts = sum([-(-length // part) for length in context_lens])
