@@ -60,7 +60,7 @@ def measure(
 
 
 def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, Any]:
-    """The speed-up of the rounds, and the statistics of the last round's drafts.
+    """The speed-up of the rounds, each and their median, and the statistics of the last round's drafts.
 
     ``verdict`` is ``faster`` or ``slower`` only where something was drafted and every one of three or more rounds shows
     it.
