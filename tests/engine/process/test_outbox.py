@@ -51,7 +51,7 @@ def test_a_step_waits_for_no_slow_reader() -> None:
         count = 200  # ten times as much as the connection holds
         for token in range(count):
             sends.put([("a", Delta(0, (token,), "x" * 10_000))])
-            sends.release()  # would wait for ever: nobody reads
+            sends.release()  # a send that blocks would deadlock: the server does not read yet
         tokens: list[int] = []
         messages = 0
         while len(tokens) < count:
@@ -68,7 +68,7 @@ def test_a_step_waits_for_no_message_however_large(size: int) -> None:
     with outbox() as (sends, server):
         for token in range(3):
             sends.put([("a", Delta(0, (token,), "x" * size))])
-            sends.release()  # would wait for ever: nobody reads
+            sends.release()  # a send that blocks would deadlock: the server does not read yet
         tokens: list[int] = []
         while len(tokens) < 3:
             message = server.receive()
