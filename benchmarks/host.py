@@ -52,10 +52,11 @@ from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.executor import Executor, Executors, ForwardResult, SampleResult
-from draftline.engine.runner.graphs import draft_words, fill_chunks, fill_drafts, fill_forward, forward_words
+from draftline.engine.runner.graphs.inputs import draft_words, fill_chunks, fill_drafts, fill_forward, forward_words
 from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
+from draftline.engine.runner.timing import END
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.tools.formats import FORMATS
 from draftline.engine.tools.output_reader import OutputReader
@@ -124,6 +125,8 @@ _ACCEPTED = (0, 2, 1, 4, 0, 1)
 class NoDevice(Executor):
     """The host's part of an executor of graphs. Each row gets the same token in every step without drafts."""
 
+    drafts_in_step = True
+
     def __init__(self, max_rows: int, max_drafts: int, vocab_size: int) -> None:
         """Draw the tokens."""
         self._max_rows = max_rows
@@ -133,12 +136,20 @@ class NoDevice(Executor):
         self._tokens = torch.randint(vocab_size, (max_rows * (max_drafts + 1),), generator=draw)
         self._accepted = torch.ones(max_rows, dtype=torch.int64)
         self._turns = cycle(_ACCEPTED)
+        self._moments = torch.zeros(END + 1, dtype=torch.int64)
         nothing = torch.empty(0, dtype=torch.int64)
         self._no_logits = ForwardResult(torch.empty(0, vocab_size), nothing, nothing)
 
     @override
     def catch_up(self, chunks: Sequence[DraftChunk]) -> None:
         fill_chunks(self._inputs, self._max_rows, chunks)
+
+    @override
+    def step(self, rows: tuple[Row, ...], features: SamplingFeatures) -> tuple[ForwardResult, SampleResult]:
+        if any(row.drafts for row in rows):
+            self.draft(rows)
+        result = self.forward(rows)
+        return result, self.sample(rows, result, features)
 
     @override
     def draft(self, rows: tuple[Row, ...]) -> None:
@@ -160,7 +171,7 @@ class NoDevice(Executor):
 
     def _of(self, samples: Sequence[int], kept: torch.Tensor) -> SampleResult:
         tokens = self._tokens[: sum(samples)]
-        return SampleResult(tokens, tokens, kept)
+        return SampleResult(tokens, tokens, kept, self._moments)
 
 
 def hostbound_core(

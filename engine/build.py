@@ -183,10 +183,11 @@ def _build(
     graphs: dict[StepShape, Executor] = {}
     captures, used = Captures(), used_bytes(device)
     if ahead is not None:
+        from draftline.engine.runner.graphs.step_graphs import steps_in_parts, whole_steps
         from draftline.engine.runner.warmup import capture_graphs
 
         with memory_explained(device, "the CUDA graphs"):
-            graphs, captures = capture_graphs(parts)
+            graphs, captures = capture_graphs(parts, whole_steps if loaded.group is None else steps_in_parts)
         if loaded.group is not None:
             captures.capture_all()  # no rank knows when the others have time
     memory = MemoryUse(

@@ -295,7 +295,7 @@ class Core:
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail_step(plan, error)
         now = self.now()
-        times = step.timer.times(in_flight.host_s + self.now() - arrived)
+        times = step.times(in_flight.host_s + self.now() - arrived)
         self._measure(in_flight, arrived, now, times)
         with self.profiler.part("results"):
             return self._take_results(plan, results, now, times)

@@ -26,6 +26,7 @@ from draftline.engine.runner.device import check_weights
 from draftline.engine.runner.executor import ExecutorParts
 from draftline.engine.runner.memory import memory_explained, taken_bytes
 from draftline.engine.runner.shapes import StepShapes
+from draftline.engine.runner.timing import StepClock
 from draftline.kernels.collectives import ALONE
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
@@ -94,8 +95,9 @@ class LoadedParts:
         table = target.allocate_table(max_model_len, self.drafting.max_draft_tokens)
         cache = target.allocate_cache(blocks, blocks * (target.block_bytes + self.drafting.block_bytes))
         drafter = self.drafting.build(blocks, self.constraints)
+        clock = StepClock.of(ops, target.device)
         return ExecutorParts(
-            target.model, cache, table, ops, drafter, ops.sample, target.accept, self.constraints, self.shapes
+            target.model, cache, table, ops, drafter, ops.sample, target.accept, self.constraints, self.shapes, clock
         )
 
 

@@ -86,8 +86,7 @@ class DrafterStats:
         steps: how often a sequence had drafts in a step.
         drafted_by_position: how often there was a first, second, … draft.
         accepted_by_position: how often it was accepted.
-        times: sum over the steps with drafts. On a GPU, one in eight of a kind is timed, and the others count as the
-            last one timed.
+        times: sum over the steps with drafts.
     """
 
     name: str

@@ -392,6 +392,15 @@ class Ops(Protocol):
         """
         ...
 
+    def note_time(self, moments: Tensor, index: int) -> None:
+        """Write what the device's clock shows when all work before has run.
+
+        Args:
+            moments: [N] int64, in nanoseconds since any moment.
+            index: which of them to write.
+        """
+        ...
+
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Log-probabilities under the model's own distribution (before temperature, penalties and masks).
 

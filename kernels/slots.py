@@ -27,7 +27,7 @@ FLOAT_SCALARS = (
 
 
 class SamplingFeatures(enum.Flag):
-    """The features that some sampled row of a step uses: a kernel leaves the others out."""
+    """The features that some sampled row of a step uses: sampling may leave the others out."""
 
     NONE = 0
     TEMPERATURE = enum.auto()

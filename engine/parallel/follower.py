@@ -34,11 +34,12 @@ from draftline.engine.request.sequence import Plan, Row
 from draftline.engine.runner.capture import GraphRecorder
 from draftline.engine.runner.device import rank_device
 from draftline.engine.runner.eager import EagerExecutor
-from draftline.engine.runner.executor import Executor, ExecutorParts, Executors
+from draftline.engine.runner.executor import Executor, ExecutorParts, Executors, drafting
 from draftline.engine.runner.memory import GIB, memory_explained
 from draftline.engine.runner.ranks import draft_positions
 from draftline.engine.runner.shapes import StepShape
 from draftline.engine.runner.slot_writer import SlotWriter
+from draftline.engine.runner.timing import StepClock
 from draftline.kernels import select_ops
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
@@ -116,11 +117,10 @@ class Follower:
             self._executors.for_catch_up(catch_up).catch_up(catch_up)
         if not rows:
             return
-        drafting = tuple([row for row in rows if row.drafts])
-        if drafting:
+        if some := drafting(rows):
             if self._shares_drafter:
-                self._executors.for_drafts(drafting).draft(drafting)
-            self._receive_drafts(drafting)
+                self._executors.for_drafts(some).draft(some)
+            self._receive_drafts(some)
         executor = self._executors.for_step(rows)
         forward = executor.forward(rows)
         self._samples.receive(sum([row.samples for row in rows]))
@@ -176,7 +176,10 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
         table = target.allocate_table(max_model_len, max_drafts)
         cache = target.allocate_cache(blocks, blocks * (target.block_bytes + draft_block_bytes))
         drafter = build_drafter(blocks)
-        return ExecutorParts(target.model, cache, table, ops, drafter, samples, target.accept, constraints, shapes)
+        clock = StepClock.of(ops, device)
+        return ExecutorParts(
+            target.model, cache, table, ops, drafter, samples, target.accept, constraints, shapes, clock
+        )
 
     graphs: dict[StepShape, Executor] = {}
     if device.type == "cuda" and config.uses_graphs:
@@ -205,9 +208,10 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
     shapes = sizes.shapes
     parts = allocate(sizes.blocks, sizes.max_model_len)
     if device.type == "cuda" and config.uses_graphs:
+        from draftline.engine.runner.graphs.step_graphs import steps_in_parts
         from draftline.engine.runner.warmup import capture_graphs
 
-        graphs, captures = capture_graphs(parts)
+        graphs, captures = capture_graphs(parts, steps_in_parts)
         captures.capture_all()
     executors = Executors(EagerExecutor(parts), shapes, graphs, target.uneven(parts.table, parts.cache))
     return Follower(target, executors, parts, samples, group)

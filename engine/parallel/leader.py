@@ -124,6 +124,7 @@ class Ranks(StartedRanks):
         group: all ranks, this one as rank 0.
     """
 
+    exchange = True
     group: RankGroup
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:

@@ -277,25 +277,28 @@ class WriteGraph(_StagedGraph):
 class ResultStages:
     """Pinned memory to which graphs copy a step's tokens, in turns. All graphs that sample share it."""
 
-    def __init__(self, samples: int, rows: int, device: torch.device) -> None:
-        """Create stages for steps of at most so many samples and rows."""
-        self._samples, self._stages = samples, _Stages(samples + rows, device)
-        self._parts = [(stage[:samples], stage[samples:]) for stage in self._stages.memory]
+    def __init__(self, samples: int, rows: int, moments: int, device: torch.device) -> None:
+        """Create stages for steps of at most so many samples and rows, and of so many moments."""
+        self._samples, self._stages = samples, _Stages(samples + rows + moments, device)
+        self._parts = [stage.split((samples, rows, moments)) for stage in self._stages.memory]
 
-    def deliver(self, tokens: Tensor, accepted: Tensor) -> None:
-        """Copy a step's samples, and how many of them each row keeps. A part of a graph."""
+    def deliver(self, tokens: Tensor, accepted: Tensor, moments: Tensor) -> None:
+        """Copy a step's samples, how many of them each row keeps, and its moments, the last of which is now.
+
+        A part of a graph.
+        """
         from draftline.kernels.triton.pinned import deliver  # only GPUs have Triton
 
-        deliver(tokens, accepted, self._stages.memory, self._stages.turn, self._samples)
+        deliver(tokens, accepted, moments, self._stages.memory, self._stages.turn, self._samples)
 
-    def take(self, samples: int, rows: int) -> tuple[Tensor, Tensor]:
-        """The copies that the graph that was launched last makes: [samples] and [rows] int64, there once it has run.
+    def take(self, samples: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The copies that the graph that was launched last makes, there once it has run: [samples], [rows], [moments].
 
         They are valid until as many steps as there are stages have been launched.
         """
-        tokens, accepted = self._parts[self._stages.current]
+        tokens, accepted, moments = self._parts[self._stages.current]
         self._stages.pass_on()
-        return tokens[:samples], accepted[:rows]
+        return tokens[:samples], accepted[:rows], moments
 
 
 def _pinned(words: int) -> Tensor:

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
+from draftline.engine.runner.timing import DRAFTS, END, FORWARD, SAMPLING
 from draftline.engine.runner.transfer import to_host, upload
 from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SampleRows, SamplingFeatures
@@ -39,9 +40,11 @@ class EagerExecutor(Executor):
 
     @override
     def draft(self, rows: tuple[Row, ...]) -> None:
+        self._parts.clock.note(DRAFTS)
         slots = upload(np.array([row.slot for row in rows], np.int64), self._device)
         drafts = upload(np.array([row.drafts for row in rows], np.int32), self._device)
         self._parts.drafter.propose(DraftRows(slots, drafts, max(row.drafts for row in rows)), self._parts.table)
+        self._parts.clock.note(FORWARD)
 
     @override
     def forward(self, rows: tuple[Row, ...]) -> ForwardResult:
@@ -61,10 +64,13 @@ class EagerExecutor(Executor):
     @override
     def sample(self, rows: tuple[Row, ...], result: ForwardResult, features: SamplingFeatures) -> SampleResult:
         logits, slots, positions = result.logits, result.slots, result.positions
+        clock, has_drafts = self._parts.clock, any(row.drafts for row in rows)
+        if has_drafts:
+            clock.note(SAMPLING)
         starts = np.fromiter(accumulate((row.samples for row in rows), initial=0), np.int32)
         if not starts[-1]:  # chunks of prompts only: no token is decided
             nothing = torch.empty(0, dtype=torch.int64)
-            return SampleResult(nothing.to(self._device), nothing, torch.zeros(len(rows), dtype=torch.int32))
+            return SampleResult(nothing.to(self._device), nothing, torch.zeros(len(rows), dtype=torch.int32), None)
         # Log-probabilities of a prompt need logits that decide no token: leave those out.
         if starts[-1] < len(logits):
             deciding = _deciding_logits(rows, self._device)
@@ -72,7 +78,9 @@ class EagerExecutor(Executor):
         sample_rows = SampleRows(slots, positions, features, masks=None)
         max_samples = max(row.samples for row in rows)
         tokens, accepted = self._parts.sample_and_accept(logits, sample_rows, upload(starts, self._device), max_samples)
-        return SampleResult(tokens, to_host(tokens), to_host(accepted))
+        if has_drafts:
+            clock.note(END)
+        return SampleResult(tokens, to_host(tokens), to_host(accepted), clock.read() if has_drafts else None)
 
 
 def _deciding_logits(rows: tuple[Row, ...], device: torch.device) -> Tensor:

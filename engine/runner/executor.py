@@ -1,4 +1,4 @@
-"""``Executor``: one step on the device, in parts: catch up, draft, forward, sample. The host waits for none of them.
+"""``Executor``: one step on the device: catch up, draft, forward, sample. The host waits for none of them.
 
 Two executors exist. `eager.EagerExecutor` launches operation after operation, for any rows. `graphs.GraphExecutor`
 replays the CUDA graphs of one shape. `Executors` chooses between them. Constraint masks and times are the runner's
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.shapes import StepShape, StepShapes
+from draftline.engine.runner.timing import StepClock
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Accept, AreUneven, Ops, Sample, never_uneven
@@ -39,6 +40,7 @@ class ExecutorParts:
         accept: verifies drafts; `Ops.accept`, or its synthetic replacement in benchmarks.
         constraints: the constraint table.
         shapes: the step shapes that have graphs.
+        clock: notes when the parts of a step with drafts begin and end.
     """
 
     model: Model
@@ -50,6 +52,7 @@ class ExecutorParts:
     accept: Accept
     constraints: ConstraintTable
     shapes: StepShapes
+    clock: StepClock
 
     @property
     def block_size(self) -> int:
@@ -106,19 +109,32 @@ class SampleResult(NamedTuple):
         tokens: [S] int64, sampled at each sampled position, in the rows' order. Valid until the next step.
         arriving: the same on the host, once the step has run. Valid until the step after the next is launched.
         arriving_counts: [R] integers, likewise: how many of its tokens each row keeps.
+        arriving_moments: those of `StepClock`, likewise; None of a step without drafts.
     """
 
     tokens: Tensor
     arriving: Tensor
     arriving_counts: Tensor
+    arriving_moments: Tensor | None
 
 
 class Executor(Protocol):
-    """Computes the parts of a step. Each is launched in the device's order, without waiting for it."""
+    """Computes a step, whole or in parts. All is launched in the device's order, without waiting for it.
+
+    Attributes:
+        drafts_in_step: whether `step` drafts, too.
+    """
+
+    drafts_in_step: bool = False
 
     def catch_up(self, chunks: Seq[DraftChunk]) -> None:
         """Bring the drafter's own cache up to date with some known tokens."""
         ...
+
+    def step(self, rows: tuple[Row, ...], features: SamplingFeatures) -> tuple[ForwardResult, SampleResult]:
+        """`forward` and `sample`, and before them `draft` for the rows that want drafts if this executor does so."""
+        result = self.forward(rows)
+        return result, self.sample(rows, result, features)
 
     def draft(self, rows: tuple[Row, ...]) -> None:
         """Write drafts of the rows, which all want some, into the slot table."""
@@ -134,6 +150,11 @@ class Executor(Protocol):
         ``features`` are those that any of the rows uses.
         """
         ...
+
+
+def drafting(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """The rows that want drafts."""
+    return tuple([row for row in rows if row.drafts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +174,7 @@ class Executors:
     are_uneven: AreUneven = never_uneven
 
     def for_step(self, rows: tuple[Row, ...]) -> Executor:
-        """The executor that runs ``forward`` and ``sample`` of these rows."""
+        """The executor that runs ``step``, or ``forward`` and ``sample``, of these rows."""
         return self._graph_of(self.shapes.of_step(rows, self.are_uneven)) if self.graphs else self.eager
 
     def for_catch_up(self, chunks: Seq[DraftChunk]) -> Executor:

@@ -13,8 +13,9 @@ from torch import Tensor
 from draftline.engine.outputs import PositionLogprobs, TokenLogprob
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.executor import ForwardResult, SampleResult
-from draftline.engine.runner.timing import NO_TIMER, EventPool, Timer
-from draftline.engine.runner.transfer import Arrival, to_host, upload
+from draftline.engine.runner.timing import step_times
+from draftline.engine.runner.transfer import Arrival, EventPool, to_host, upload
+from draftline.engine.stats import StepTimes
 from draftline.kernels.ops import Ops
 
 Logprobs = tuple[PositionLogprobs, ...]
@@ -72,7 +73,7 @@ class LaunchedStep:
         logprobs: of the sampled positions of the rows that asked for them, if any did.
         prompt_logprobs: of prompt positions, likewise.
         arrival: tells when all these are there.
-        timer: measures the step's parts on the device, where it drafted.
+        moments: of the step's parts, where it drafted; see `StepClock`.
         capture_s: seconds that its launch took to capture graphs, which no later step of its shape takes.
     """
 
@@ -83,12 +84,16 @@ class LaunchedStep:
     logprobs: LogprobTensors | None
     prompt_logprobs: LogprobTensors | None
     arrival: Arrival
-    timer: Timer = NO_TIMER
+    moments: Tensor | None = None
     capture_s: float = 0.0
 
     def wait(self) -> None:
         """Wait until the step has arrived."""
         self.arrival.wait()
+
+    def times(self, host_s: float) -> StepTimes | None:
+        """How long the parts of a step that has arrived took, with ``host_s``; None if it has no drafts."""
+        return None if self.moments is None else step_times(self.moments, host_s)
 
     def results(self) -> StepResults:
         """The results of a step that has arrived."""
@@ -120,7 +125,7 @@ class LaunchedStep:
 
 
 def read_back(
-    rows: tuple[Row, ...], forward: ForwardResult, samples: SampleResult, ops: Ops, timer: Timer, pool: EventPool
+    rows: tuple[Row, ...], forward: ForwardResult, samples: SampleResult, ops: Ops, pool: EventPool
 ) -> LaunchedStep:
     """Start to read a step's results back, with the log-probabilities that its rows ask for."""
     return LaunchedStep(
@@ -131,7 +136,7 @@ def read_back(
         logprobs=_logprobs(rows, forward.logits, samples.tokens, ops),
         prompt_logprobs=_prompt_logprobs(rows, forward.logits, samples.tokens, ops),
         arrival=Arrival(samples.tokens.device, pool),  # of all that
-        timer=timer,
+        moments=samples.arriving_moments,
     )
 
 

@@ -21,8 +21,7 @@ from typing_extensions import override
 from draftline.engine.request.constraints import OutputConstraint
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.engine.runner.launched_step import LaunchedStep
-from draftline.engine.runner.timing import EventPool
-from draftline.engine.runner.transfer import Arrival, send, staging, to_host, upload
+from draftline.engine.runner.transfer import Arrival, EventPool, send, staging, to_host, upload
 from draftline.kernels.constraints import FREE, HOST, ConstraintTable
 from draftline.kernels.slots import SlotTable
 from draftline.structured.automaton.arena import AutomatonArena

@@ -20,7 +20,13 @@ from draftline.spec.drafter import DraftChunk
 
 
 class OtherRanks:
-    """The other ranks, as rank 0 sees them. This one: there are none."""
+    """The other ranks, as rank 0 sees them. This one: there are none.
+
+    Attributes:
+        exchange: whether ranks exchange anything between the parts of a step.
+    """
+
+    exchange = False
 
     def begin(self, plan: Plan, catch_up: Sequence[DraftChunk] = ()) -> None:
         """Let them begin the step of a plan, and what the drafter catches up with.

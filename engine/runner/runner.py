@@ -12,16 +12,16 @@ import torch
 
 from draftline.engine.request.sequence import Plan, Row
 from draftline.engine.runner.capture import Captures, GraphRecorder
-from draftline.engine.runner.executor import Executor, Executors
+from draftline.engine.runner.executor import Executor, Executors, ForwardResult, SampleResult, drafting
 from draftline.engine.runner.launched_step import LaunchedStep, read_back
 from draftline.engine.runner.masks import NO_MASKS, ConstraintMasks, StepMasks
 from draftline.engine.runner.memory import check_device
 from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.runner.ranks import ALONE, OtherRanks
 from draftline.engine.runner.slot_writer import SlotWriter
-from draftline.engine.runner.timing import NO_TIMER, EventPool, StepTimers, Timer
+from draftline.engine.runner.transfer import EventPool
 from draftline.kernels.ops import Ops
-from draftline.kernels.slots import SlotTable
+from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.spec.drafter import DraftChunk, Drafter
 
 
@@ -65,7 +65,7 @@ class Runner:
         self._masks = masks
         self._drafter = drafter
         self.captures = captures or Captures()
-        self._arrivals, self._timers = EventPool(), StepTimers(self._device)
+        self._arrivals = EventPool()
         self.profiler = StepProfiler()
 
     @torch.inference_mode()
@@ -97,12 +97,29 @@ class Runner:
             if catch_up:
                 self._executors.for_catch_up(catch_up).catch_up(catch_up)
         executor = self._executors.for_step(rows)
-        if executor is self._executors.eager or masks is not NO_MASKS:
+        by_operation = executor is self._executors.eager
+        if by_operation or masks is not NO_MASKS:
             let_others_run()
+        if by_operation or masks is not NO_MASKS or self._ranks.exchange:
+            forward, samples = self._launch_parts(rows, features, executor, masks)
+        else:
+            forward, samples = self._launch_whole(rows, features, executor)
+        with part("read_back"):
+            step = read_back(rows, forward, samples, self._ops, self._arrivals)
+        step.capture_s = self.captures.seconds - capturing
+        return step
 
+    def _launch_parts(
+        self, rows: tuple[Row, ...], features: SamplingFeatures, executor: Executor, masks: StepMasks
+    ) -> tuple[ForwardResult, SampleResult]:
+        """Launch a step part by part: between them the host may write masks, and ranks may exchange tokens."""
+        part = self.profiler.part
         # Guess the next tokens of the decoding rows, then compute prompt chunks, decodes and verifies in one pass.
         with part("draft"):
-            timer = self._draft(rows, masks, executor)
+            if some := drafting(rows):
+                self._executors.for_drafts(some).draft(some)
+                masks.write_drafts()
+                self._ranks.spread_drafts(some, self._table)
         with part("forward"):
             forward = executor.forward(rows)
         with part("masks"):
@@ -110,14 +127,20 @@ class Runner:
 
         # Sample every position as plain decoding would, and keep the drafts that were sampled, too.
         with part("sample"):
-            timer.mark()
             samples = executor.sample(rows, forward, features)
             self._ranks.spread_tokens(samples.tokens)
-            timer.mark()
-        with part("read_back"):
-            step = read_back(rows, forward, samples, self._ops, timer, self._arrivals)
-        step.capture_s = self.captures.seconds - capturing
-        return step
+        return forward, samples
+
+    def _launch_whole(
+        self, rows: tuple[Row, ...], features: SamplingFeatures, executor: Executor
+    ) -> tuple[ForwardResult, SampleResult]:
+        """Launch a step between whose parts nothing comes."""
+        part = self.profiler.part
+        if not executor.drafts_in_step and (some := drafting(rows)):
+            with part("draft"):
+                self._executors.for_drafts(some).draft(some)
+        with part("step"):
+            return executor.step(rows, features)
 
     @torch.inference_mode()
     def fill(self, rows: tuple[Row, ...]) -> None:
@@ -147,18 +170,3 @@ class Runner:
         """Raise `DeviceLostError` if the device computes nothing any more, or the other ranks cannot go on."""
         self._ranks.check()
         check_device(self._device)
-
-    def _draft(self, rows: tuple[Row, ...], masks: StepMasks, verifies: Executor) -> Timer:
-        """Write drafts for the rows that want some into the slot table; the step's timer, which only drafts start."""
-        drafting = tuple([row for row in rows if row.drafts])
-        if not drafting:
-            return NO_TIMER
-        drafts = self._executors.for_drafts(drafting)
-        # Graphs take about the same time in each step.
-        timer = self._timers.timer(None if self._executors.eager in (drafts, verifies) else (drafts, verifies))
-        timer.mark()
-        drafts.draft(drafting)
-        masks.write_drafts()
-        self._ranks.spread_drafts(drafting, self._table)
-        timer.mark()
-        return timer

@@ -73,6 +73,11 @@ class StepShape:
         return StepShape(rows, drafts, tokens, tokens, uneven)
 
     @property
+    def has_prompts(self) -> bool:
+        """Whether any row may compute a prompt."""
+        return self.max_query_len > self.drafts + 1
+
+    @property
     def samples(self) -> int:
         """The most tokens that the step decides."""
         return min(self.rows * (self.drafts + 1), self.tokens)

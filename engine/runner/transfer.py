@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor
-
-from draftline.engine.runner.timing import EventPool
 
 
 def upload(values: np.ndarray, device: torch.device) -> Tensor:
@@ -34,6 +34,30 @@ def to_host(tensor: Tensor) -> Tensor:
         return tensor
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return host.copy_(tensor, non_blocking=True)
+
+
+class EventPool:
+    """CUDA events that are free for reuse, for one thread and its stream.
+
+    To create one costs the host almost as much as to record it.
+    """
+
+    def __init__(self) -> None:
+        """An empty pool."""
+        self._unused: list[torch.cuda.Event] = []
+        self._stream: torch.cuda.Stream | None = None
+
+    def record(self) -> torch.cuda.Event:
+        """Record an event in the stream that is the thread's at the first call."""
+        if self._stream is None:
+            self._stream = torch.cuda.current_stream()  # to look it up takes as long as to record
+        event = self._unused.pop() if self._unused else torch.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def give_back(self, events: Iterable[torch.cuda.Event]) -> None:
+        """Return events that the device has passed."""
+        self._unused += events
 
 
 class Arrival:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import torch
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner.capture import Captures, CaptureTime, GraphRecorder, Recorder, Rehearsal
+from draftline.engine.runner.capture import Captures, CaptureTime, GraphRecorder, Late, Recorder, Rehearsal
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import Executor, ExecutorParts
-from draftline.engine.runner.graphs import GraphExecutor, StepGraphs, result_stages
+from draftline.engine.runner.graphs.executor import GraphExecutor
+from draftline.engine.runner.graphs.step_graphs import StepGraphs, result_stages, whole_steps
 from draftline.engine.runner.shapes import StepShape
 from draftline.engine.runner.slot_writer import SlotWriter
 from draftline.kernels.batch import Batch
@@ -70,13 +73,15 @@ def load_kernels(ops: Ops, ahead: CompileAhead, device: torch.device) -> Compile
     return CompileLater(device, ahead.postponed)
 
 
-def capture_graphs(parts: ExecutorParts) -> tuple[dict[StepShape, Executor], Captures]:
+def capture_graphs(
+    parts: ExecutorParts, steps: Callable[[GraphExecutor], list[Late[Any]]] = whole_steps
+) -> tuple[dict[StepShape, Executor], Captures]:
     """The graph executors of all shapes, and their graphs that are left to be captured when there is time.
 
-    Captured are the largest now, whose memory the others share.
+    Captured are the largest now, whose memory the others share. ``steps`` chooses the graphs of ordinary steps.
     """
     device, taken = parts.table.tokens.device, CaptureTime()
-    graphs = StepGraphs(parts, GraphRecorder(device, parts.ops.settle, taken))
+    graphs = StepGraphs(parts, GraphRecorder(device, parts.ops.settle, taken), steps)
     largest = graphs.largest()
     for graph in largest:
         graph.require()
@@ -98,18 +103,12 @@ def launch_graphs(parts: ExecutorParts, recorder: Recorder) -> None:
 
 # The launches of a rehearsal that are in no graph at the start.
 
-_WARM = SamplingFeatures.TEMPERATURE
 FURTHER_FEATURES = (
-    _WARM | SamplingFeatures.TOP_P,
-    _WARM | SamplingFeatures.TOP_K,
-    _WARM | SamplingFeatures.TOP_K | SamplingFeatures.TOP_P,
-    _WARM | SamplingFeatures.MIN_P,
     SamplingFeatures.PENALTIES,
     SamplingFeatures.LOGIT_BIAS,
     SamplingFeatures.MIN_TOKENS,
     SamplingFeatures.BAD_WORDS,
     SamplingFeatures.ALLOWED_IDS,
-    _WARM | SamplingFeatures.TOP_P | SamplingFeatures.MASK,
 )
 """The sets of sampling features whose kernels are compiled after a start. A kernel knows few of the features, so these
 are most kernels of other sets too."""

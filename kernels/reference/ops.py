@@ -6,6 +6,7 @@ that takes care.
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import torch
@@ -333,6 +334,10 @@ class ReferenceOps(Ops):
         following: Inputs | None = None,
     ) -> None:
         draft_sampled(logits, token_ids, slots, positions, table, constraints, following)
+
+    @override
+    def note_time(self, moments: Tensor, index: int) -> None:
+        moments[index] = time.monotonic_ns()
 
     @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -25,6 +25,7 @@ from draftline.kernels.triton.attention.plan import AttentionShape
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.attention.soft_cap import soft_cap
+from draftline.kernels.triton.clock import note_time
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.inputs.gather_drafts import gather_drafts
@@ -274,6 +275,10 @@ class TritonOps(Ops):
     ) -> None:
         overlap = overlaps(logits, self.limits)
         draft_sampled(logits, token_ids, slots, positions, table, constraints, following, overlap=overlap)
+
+    @override
+    def note_time(self, moments: Tensor, index: int) -> None:
+        note_time(moments, index)
 
     @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from draftline.kernels.triton.clock import nanoseconds
+
 _BLOCK = 1024
 
 _FEW = 128
@@ -73,21 +75,28 @@ def _receive_writes_kernel(
     tl.store(turn, (own + 1) % turns)
 
 
-@triton.jit(do_not_specialize=["samples", "rows", "words", "most_samples", "turns"])
+@triton.jit(do_not_specialize=["samples", "rows", "words", "most_samples", "most_rows", "turns"])
 def _deliver_kernel(
     tokens: tl.tensor,
     accepted: tl.tensor,
+    moments: tl.tensor,
     stages: tl.tensor,
     turn: tl.tensor,
     samples: int,
     rows: int,
     words: int,
     most_samples: int,
+    most_rows: int,
     turns: int,
+    EARLIER: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     own = tl.load(turn)
     stage = stages + own.to(tl.int64) * words
+    noted = stage + most_samples + most_rows
+    for index in tl.static_range(EARLIER):
+        tl.store(noted + index, tl.load(moments + index))
+    tl.store(noted + EARLIER, nanoseconds())
     for base in range(0, samples, BLOCK):
         at = base + tl.arange(0, BLOCK)
         tl.store(stage + at, tl.load(tokens + at, mask=at < samples), mask=at < samples)
@@ -126,17 +135,32 @@ def receive_writes(stages: Tensor, turn: Tensor, out: Tensor) -> None:
     _receive_writes_kernel[(1,)](stages, turn, out, words, size, turns, FEW=_FEW, BLOCK=_BLOCK)
 
 
-def deliver(tokens: Tensor, accepted: Tensor, stages: Tensor, turn: Tensor, most_samples: int) -> None:
+def deliver(tokens: Tensor, accepted: Tensor, moments: Tensor, stages: Tensor, turn: Tensor, most_samples: int) -> None:
     """Copy a step's results to the stage whose turn it is, and pass the turn on.
 
     Args:
         tokens: [S] int64, the samples.
         accepted: [R] int32, how many of its samples each row keeps.
-        stages: [N, W] int64, pinned. A stage has the tokens first, and the rows' counts from ``most_samples`` on.
+        moments: [M] int64, of which the last is now.
+        stages: [N, W] int64, pinned. A stage has the tokens first, the rows' counts from ``most_samples`` on, and the
+            moments at its end.
         turn: [1] int32 on the device, below N.
         most_samples: the most samples of any step, at least S.
     """
     turns, words = stages.shape
+    most_rows = words - most_samples - len(moments)
     _deliver_kernel[(1,)](
-        tokens, accepted, stages, turn, len(tokens), len(accepted), words, most_samples, turns, BLOCK=_BLOCK
+        tokens,
+        accepted,
+        moments,
+        stages,
+        turn,
+        len(tokens),
+        len(accepted),
+        words,
+        most_samples,
+        most_rows,
+        turns,
+        EARLIER=len(moments) - 1,
+        BLOCK=_BLOCK,
     )

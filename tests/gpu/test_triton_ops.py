@@ -245,10 +245,14 @@ def test_sample(
         pick = torch.randint(0, len(values), (rows,), generator=rng, device=device)
         target.copy_(torch.tensor(values, device=device)[pick])
 
-    choices(slots.temperature, 0.0, 0.3, 0.7, 1.0, 1.5)
-    choices(slots.top_k, 0, 1, 20, 1000)
-    choices(slots.top_p, 1.0, 0.95, 0.5, 0.999)
-    choices(slots.min_p, 0.0, 0.05)
+    if SamplingFeatures.TEMPERATURE in features:
+        choices(slots.temperature, 0.0, 0.3, 0.7, 1.0, 1.5)
+    if SamplingFeatures.TOP_K in features:
+        choices(slots.top_k, 0, 1, 20, 1000)
+    if SamplingFeatures.TOP_P in features:
+        choices(slots.top_p, 1.0, 0.95, 0.5, 0.999)
+    if SamplingFeatures.MIN_P in features:
+        choices(slots.min_p, 0.0, 0.05)
     choices(slots.repetition_penalty, 1.0, 1.3)
     choices(slots.presence_penalty, 0.0, 0.5)
     choices(slots.frequency_penalty, 0.0, 0.2)

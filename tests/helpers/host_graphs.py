@@ -45,12 +45,52 @@ class HostInputGraph:
     def __init__(self, words: int, device: torch.device) -> None:
         self.tensor = torch.zeros(words, dtype=torch.int64)
 
-    def record(self, recorder: HostRecorder, work: Callable[[], Any]) -> None:
-        self._graph, _ = recorder.record(work)
+    def record(self, recorder: HostRecorder, work: Callable[[], Any]) -> Any:
+        self._graph, result = recorder.record(work)
+        return result
 
     def launch(self, fill: Callable[[np.ndarray], object]) -> None:
         fill(self.tensor.numpy())
         self._graph.replay()
+
+
+class ResultRecorder(HostRecorder):
+    """A recorder of graphs that leave results: every replay writes them to the same tensors."""
+
+    def __init__(self, state: torch.Tensor) -> None:
+        """``state`` is what the graphs' work changes, and a recording must not."""
+        super().__init__()
+        self._state = state
+
+    def record(self, work: Callable[[], Any]) -> tuple[HostGraph, Any]:
+        before = self._state.clone()
+        kept = work()
+        self._state.copy_(before)
+
+        def again() -> None:
+            for old, new in zip(_tensors(kept), _tensors(work()), strict=True):
+                old.copy_(new)
+
+        self.graphs.append(HostGraph(again))
+        return self.graphs[-1], kept
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    """Those of a tensor, or of tuples of them; none of None."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [tensor for part in result or () for tensor in _tensors(part)]
+
+
+class HostResultStages:
+    """`ResultStages` without a device: those of the last step."""
+
+    def deliver(self, *copied: torch.Tensor) -> None:
+        self._copied = copied
+
+    def take(self, samples: int, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        tokens, accepted, moments = self._copied
+        return tokens[:samples].clone(), accepted[:rows].clone(), moments.clone()
 
 
 class HostWriteGraph:

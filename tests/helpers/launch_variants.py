@@ -23,9 +23,11 @@ from torch import Tensor
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner import eager, graphs, warmup
+from draftline.engine.runner import eager, warmup
 from draftline.engine.runner.executor import ExecutorParts
+from draftline.engine.runner.graphs import executor, step_graphs
 from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
+from draftline.engine.runner.timing import StepClock
 from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SamplingFeatures, SlotTable
@@ -132,10 +134,11 @@ def steps(
 
 def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int) -> tuple[set[Launch], set[Launch]]:
     """The launches of ``count`` steps by operation, and those of them that a start does not compile."""
-    results = SimpleNamespace(deliver=lambda tokens, accepted: None, settle=lambda: None)
+    results = SimpleNamespace(deliver=lambda *copied: None, settle=lambda: None)
     stand_ins = {"InputGraph": _InputGraph, "ResultStages": lambda *_: results, "unowned": lambda tensor: tensor}
     for name, stand_in in stand_ins.items():
-        setattr(graphs, name, stand_in)
+        setattr(executor, name, stand_in)
+        setattr(step_graphs, name, stand_in)
     eager.upload = _upload  # type: ignore[attr-defined]
     config = config_from_hf(SHAPES[shape])
     ops = TritonOps.sized(DeviceLimits.known(90, 132))
@@ -148,24 +151,25 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
         max_rows, config.vocab_size, words=1024, masks=64, samples=drafts + 1, device=META
     )
     shapes = StepShapes(max_rows, drafts, launch_bound_tokens(config), max_len)
-    parts = ExecutorParts(model, cache, table, ops, NoDrafter(), ops.sample, ops.accept, constraints, shapes)
+    clock = StepClock.of(ops, META)
+    parts = ExecutorParts(model, cache, table, ops, NoDrafter(), ops.sample, ops.accept, constraints, shapes, clock)
     foreseen: dict[Launch, None] = {}
     brief = replace(parts, model=BriefModel(model))
     with captured_launches(foreseen):
         warmup.launch_graphs(brief, _Recorder())  # type: ignore[arg-type]
         warmup.launch_further_sampling(brief, _Recorder())  # type: ignore[arg-type]
         warmup.launch_short_chunks(brief)
-    executor = eager.EagerExecutor(parts)
-    every = (*graphs.COMMON_FEATURES, *warmup.FURTHER_FEATURES)
+    by_operation = eager.EagerExecutor(parts)
+    every = (SamplingFeatures.NONE, SamplingFeatures.TEMPERATURE, *warmup.FURTHER_FEATURES)
     rng = random.Random(0)
     drawn = steps(rng, shapes, max_rows, drafts, max_len)
     launched: dict[Launch, None] = {}
     with captured_launches(launched):
         for _ in range(count):
             rows = next(drawn)
-            forward = executor.forward(rows)
+            forward = by_operation.forward(rows)
             features = rng.choice([each for each in every if SamplingFeatures.MASK not in each])
-            samples = executor.sample(rows, forward, features)
+            samples = by_operation.sample(rows, forward, features)
             deciding = torch.empty(len(samples.tokens), dtype=torch.int64, device=META)
             if len(deciding):
                 ops.logprobs(forward.logits[deciding], samples.tokens, rng.choice(warmup.FURTHER_LOGPROBS))

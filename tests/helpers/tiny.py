@@ -24,6 +24,7 @@ from draftline.engine.runner.executor import ExecutorParts, Executors
 from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
+from draftline.engine.runner.timing import StepClock
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLog
@@ -134,7 +135,8 @@ def tiny_core(
     if needs is None:
         drafter = ForcedFirst(drafter, ops, constraints)
     shapes = StepShapes(num_slots, drafter.max_draft_tokens)
-    parts = ExecutorParts(model, cache, table, ops, drafter, ops.sample, accept, constraints, shapes)
+    step_clock = StepClock.of(ops, table.tokens.device)
+    parts = ExecutorParts(model, cache, table, ops, drafter, ops.sample, accept, constraints, shapes, step_clock)
     masks = ConstraintMasks(constraints, table)
     runner = Runner(Executors(EagerExecutor(parts), shapes), table, masks, ops, config.eos_token_ids, parts.drafter)
     drafting: DraftPolicy = FixedDrafting(drafter.max_draft_tokens, num_slots)

@@ -23,6 +23,9 @@ Event = Mapping[str, Any]
 
 _ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 _LAUNCHES = {"cuda_runtime", "cuda_driver"}
+_STEPS = {f"{PREFIX}forward", f"{PREFIX}step"}
+"""The parts of which each step has one: by operation, or in parts, and whole."""
+
 OTHER = "other"
 """The part of what no part of a step launched."""
 
@@ -108,7 +111,7 @@ class TraceSummary:
             (event for event in complete if event.get("cat") == "user_annotation" and event["name"].startswith(PREFIX)),
             key=lambda event: float(event["ts"]),
         )
-        steps = sum(event["name"] == f"{PREFIX}forward" for event in marks)
+        steps = sum(event["name"] in _STEPS for event in marks)
         if not steps:
             raise UsageError(f"{where}: no step ran while it was recorded")
         parts = _Parts(marks)

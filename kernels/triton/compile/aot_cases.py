@@ -14,6 +14,7 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton.clock import note_time
 from draftline.kernels.triton.collectives import Exchange
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inbox import PROGRAMS
@@ -254,7 +255,13 @@ def _pinned(_: Ops) -> None:
     stages, turn = _empty(4, 700, dtype=torch.int64), _empty(1, dtype=torch.int32)
     receive(stages, turn, _empty(700, dtype=torch.int64))
     receive_writes(stages, turn, _empty(5000, dtype=torch.int32))
-    deliver(_empty(64, dtype=torch.int64), _empty(32, dtype=torch.int32), stages, turn, 640)
+    tokens, accepted, moments = (
+        _empty(64, dtype=torch.int64),
+        _empty(32, dtype=torch.int32),
+        _empty(4, dtype=torch.int64),
+    )
+    deliver(tokens, accepted, moments, stages, turn, 640)
+    note_time(moments, 0)
 
 
 def _sample(ops: Ops, model: ModelShape, features: SamplingFeatures, masked: bool) -> None:
@@ -327,16 +334,11 @@ def _exchange(_: Ops) -> None:
     exchange.spread(_empty(5, dtype=torch.int64))
 
 
-_NOISE = SamplingFeatures.TEMPERATURE
-_TRUNCATION = SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P
 FEATURES = {
-    "greedy": (SamplingFeatures.NONE, False),
-    "greedy-masked": (SamplingFeatures.NONE, True),
-    "temperature": (_NOISE, False),
-    "temperature-masked": (_NOISE, True),
-    "top-p": (_NOISE | SamplingFeatures.TOP_P, False),
-    "top-k": (_NOISE | SamplingFeatures.TOP_K, False),
-    "truncation": (_NOISE | _TRUNCATION, False),
+    "common": (SamplingFeatures.NONE, False),
+    "masked": (SamplingFeatures.NONE, True),
+    "min-tokens": (SamplingFeatures.MIN_TOKENS, False),
+    "allowed-ids": (SamplingFeatures.ALLOWED_IDS, False),
     "everything": (~SamplingFeatures.NONE, True),
 }
 """Combinations of features, and whether rows have a mask."""

@@ -26,7 +26,13 @@ from draftline.kernels.triton.sampling.gumbel import MIN_TEMPERATURE, gumbel_noi
 from draftline.kernels.triton.sampling.penalties import EDITS, edit
 from draftline.kernels.triton.sampling.scaled_logits import mask_of, read_one, read_scaled
 from draftline.kernels.triton.sampling.top_groups import GROUP, best_of_tile, select_groups
-from draftline.kernels.triton.sampling.truncation import read_tile, top_k_mass, weight
+from draftline.kernels.triton.sampling.truncation import read_tile, top_k_mass, truncates, weight
+from draftline.kernels.triton.sums import tree_sum
+
+IN_EVERY_KERNEL = (
+    SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P
+)
+"""Features that kernels have whether or not a row uses them: one that does not costs next to nothing."""
 
 _BLOCK_GROUPS = 16
 _TILE_GROUPS = 32
@@ -44,6 +50,9 @@ def _score_kernel(
     row_positions: tl.tensor,
     temperatures: tl.tensor,
     seeds: tl.tensor,
+    top_ks: tl.tensor,
+    top_ps: tl.tensor,
+    min_ps: tl.tensor,
     block_score: tl.tensor,
     block_id: tl.tensor,
     block_max: tl.tensor,
@@ -54,25 +63,20 @@ def _score_kernel(
     VOCAB: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
-    TEMPERATURE: tl.constexpr,
     MASKED: tl.constexpr,
-    TRUNCATED: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     group = block * BLOCK_GROUPS + tl.arange(0, BLOCK_GROUPS)
     ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    divisor = 1.0
-    noisy = False
-    if TEMPERATURE:
-        slot = tl.load(row_slots + row)
-        temperature = tl.load(temperatures + slot)
-        noisy = temperature >= MIN_TEMPERATURE
-        divisor = tl.where(noisy, temperature, 1.0)
+    slot = tl.load(row_slots + row)
+    temperature = tl.load(temperatures + slot)
+    noisy = temperature >= MIN_TEMPERATURE
+    divisor = tl.where(noisy, temperature, 1.0)
     mask = mask_of(masks, mask_rows + row, mask_stride, MASKED)
     scaled = read_scaled(logits + row * logits_stride, mask, ids, ids < VOCAB, divisor, MASKED)
     offset = row * tl.num_programs(1) + block
-    if TRUNCATED:
+    if noisy & truncates(slot, top_ks, top_ps, min_ps, VOCAB):
         largest = tl.max(scaled, axis=1)
         num_groups: tl.constexpr = (VOCAB + GROUP - 1) // GROUP
         tl.store(group_max + row * num_groups + group, largest, mask=group < num_groups)
@@ -80,12 +84,12 @@ def _score_kernel(
         # If nothing is above -inf, any finite number serves as anchor: the sum is 0.
         anchor = tl.where(top > float("-inf"), top, 0.0)
         tl.store(block_max + offset, top)
-        tl.store(block_sum + offset, tl.sum(tl.sum(tl.exp(scaled - anchor), axis=1), axis=0))
+        of_groups = tree_sum(tl.exp(scaled - anchor))  # whose bits are those of any number of warps
+        tl.store(block_sum + offset, tl.sum(tree_sum(of_groups[None, :]), axis=0))
     score = scaled
-    if TEMPERATURE:
-        if noisy:
-            counter = group[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
-            score = scaled + gumbel_noise(counter, tl.load(row_positions + row), tl.load(seeds + slot))
+    if noisy:
+        counter = group[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
+        score = scaled + gumbel_noise(counter, tl.load(row_positions + row), tl.load(seeds + slot))
     best, best_id = best_of_tile(score, ids, VOCAB)
     tl.store(block_score + offset, best)
     tl.store(block_id + offset, best_id)
@@ -170,10 +174,6 @@ def _choose_kernel(
     MASKED: tl.constexpr,
     MIN_TOKENS: tl.constexpr,
     ALLOWED_IDS: tl.constexpr,
-    TRUNCATED: tl.constexpr,
-    TOP_K: tl.constexpr,
-    TOP_P: tl.constexpr,
-    MIN_P: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(row_slots + row)
@@ -195,40 +195,31 @@ def _choose_kernel(
             mask, stop_ids + slot * STOPS, early, allowed_ids + slot * ALLOWED_WORDS, restricted,
             VOCAB, STOPS, 1024, MASKED, MIN_TOKENS, ALLOWED_IDS,
         )  # fmt: skip
-    elif TRUNCATED:
+    else:
         temperature = tl.load(temperatures + slot)
-        # Keep everything, unless the row truncates.
-        k = VOCAB
-        p = 1.0
-        least_weight = 0.0
-        if TOP_K:
-            k = tl.load(top_ks + slot)
-            k = tl.where((k > 0) & (k < VOCAB), k, VOCAB)
-        if TOP_P:
-            p = tl.load(top_ps + slot)
-        if MIN_P:
-            least_weight = tl.load(min_ps + slot)
-        truncated = (k < VOCAB) | (p < 1.0) | (least_weight > 0.0)
+        truncated = truncates(slot, top_ks, top_ps, min_ps, VOCAB)
         if truncated & (temperature >= MIN_TEMPERATURE) & (best < float("inf")):
             group_max += row * NUM_GROUPS
             selected += row * NUM_GROUPS
             position = tl.load(row_positions + row)
             seed = tl.load(seeds + slot)
+            k = tl.load(top_ks + slot)
+            k = tl.where((k > 0) & (k < VOCAB), k, VOCAB)
+            p = tl.load(top_ps + slot)
+            least_weight = tl.load(min_ps + slot)
             tops = tl.load(block_max + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=float("-inf"))
             top = tl.max(tops, axis=0)
             # A survivor has less weight than this before it.
             bound = tl.sum(tl.zeros([1], tl.float64), axis=0) + float("inf")
-            if TOP_P:
-                if p < 1.0:
-                    sums = tl.load(block_sum + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=0.0)
-                    bound = tl.sum(sums.to(tl.float64) * weight(tops, top), axis=0)
-                    if TOP_K:
-                        if k < VOCAB:
-                            bound = top_k_mass(
-                                logits, mask, group_max, selected, k, top, temperature,
-                                VOCAB, GROUP, TILE_GROUPS, NUM_GROUPS, PADDED_GROUPS, MASKED,
-                            )  # fmt: skip
-                    bound = bound * p
+            if p < 1.0:
+                sums = tl.load(block_sum + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=0.0)
+                bound = tl.sum(sums.to(tl.float64) * weight(tops, top), axis=0)
+                if k < VOCAB:
+                    bound = top_k_mass(
+                        logits, mask, group_max, selected, k, top, temperature,
+                        VOCAB, GROUP, TILE_GROUPS, NUM_GROUPS, PADDED_GROUPS, MASKED,
+                    )  # fmt: skip
+                bound = bound * p
             survives = False
             while not survives:
                 pivot = read_one(logits, mask, token, temperature, MASKED)
@@ -271,7 +262,6 @@ def sample(logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
     count, vocab = logits.shape
     device = logits.device
     features = rows.features
-    truncated = bool(features & (SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P))
     values = _edited(logits, rows, table)
     # An unused argument must still be a tensor.
     masks = rows.masks or Masks(rows.slots, rows.slots)
@@ -279,12 +269,10 @@ def sample(logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
     num_blocks = triton.cdiv(num_groups, _BLOCK_GROUPS)
     block_score = torch.empty((count, num_blocks), dtype=torch.float32, device=device)
     block_id = torch.empty((count, num_blocks), dtype=torch.int32, device=device)
-    block_max = block_sum = group_max = block_score
-    selected = block_id
-    if truncated:
-        block_max, block_sum = torch.empty((2, count, num_blocks), dtype=torch.float32, device=device)
-        group_max = torch.empty((count, num_groups), dtype=torch.float32, device=device)
-        selected = torch.empty((count, num_groups), dtype=torch.int32, device=device)
+    # Separate allocations: an alignment that only some sizes have would double the kernels.
+    block_max, block_sum = torch.empty_like(block_score), torch.empty_like(block_score)
+    group_max = torch.empty((count, num_groups), dtype=torch.float32, device=device)
+    selected = torch.empty((count, num_groups), dtype=torch.int32, device=device)
     out = torch.empty(count, dtype=torch.int64, device=device)
     _score_kernel[(count, num_blocks)](
         values,
@@ -294,6 +282,9 @@ def sample(logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
         rows.positions,
         table.temperature,
         table.seed,
+        table.top_k,
+        table.top_p,
+        table.min_p,
         block_score,
         block_id,
         block_max,
@@ -304,10 +295,8 @@ def sample(logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
         VOCAB=vocab,
         GROUP=GROUP,
         BLOCK_GROUPS=_BLOCK_GROUPS,
-        TEMPERATURE=bool(features & SamplingFeatures.TEMPERATURE),
         MASKED=rows.masks is not None,
-        TRUNCATED=truncated,
-        num_warps=2 if count >= _MANY_ROWS and not truncated else 4,
+        num_warps=2 if count >= _MANY_ROWS else 4,
         enable_fp_fusion=False,
     )
     _choose_kernel[(count,)](
@@ -346,11 +335,7 @@ def sample(logits: Tensor, rows: SampleRows, table: SlotTable) -> Tensor:
         MASKED=rows.masks is not None,
         MIN_TOKENS=bool(features & SamplingFeatures.MIN_TOKENS),
         ALLOWED_IDS=bool(features & SamplingFeatures.ALLOWED_IDS),
-        TRUNCATED=truncated,
-        TOP_K=bool(features & SamplingFeatures.TOP_K),
-        TOP_P=bool(features & SamplingFeatures.TOP_P),
-        MIN_P=bool(features & SamplingFeatures.MIN_P),
-        num_warps=8 if truncated else 4,
+        num_warps=8,
         enable_fp_fusion=False,
     )
     return out

@@ -13,6 +13,15 @@ from draftline.kernels.triton.sampling.top_groups import from_ordered, kth_group
 
 
 @triton.jit
+def truncates(
+    slot: tl.tensor, top_ks: tl.tensor, top_ps: tl.tensor, min_ps: tl.tensor, VOCAB: tl.constexpr
+) -> tl.tensor:
+    """Whether a slot's sequence excludes tokens by top-k, top-p or min-p, if its temperature is above 0."""
+    k = tl.load(top_ks + slot)
+    return ((k > 0) & (k < VOCAB)) | (tl.load(top_ps + slot) < 1.0) | (tl.load(min_ps + slot) > 0.0)
+
+
+@triton.jit
 def read_tile(
     logits: tl.tensor,
     mask: tl.tensor,

@@ -53,6 +53,17 @@ GPU_TRACE = [
 ]
 
 
+def test_steps_in_parts_and_whole_ones_count() -> None:
+    marks = [
+        mark("forward", 0, 10),
+        mark("sample", 10, 10),
+        mark("plan", 20, 5),
+        mark("step", 30, 10),
+        mark("step", 50, 10),
+    ]
+    assert TraceSummary.of(marks).steps == 3
+
+
 def test_a_gpus_kernels_belong_to_the_part_that_launched_them(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(json.dumps({"traceEvents": GPU_TRACE}).encode()))

@@ -16,9 +16,11 @@ from tiny import CONFIG, Client, alone, draft_model, free_constraints, tiny_core
 from tiny_head import InMemory, eagle3, head_fields, random_weights, tiny_head
 
 from draftline.engine.params import SamplingParams
-from draftline.engine.runner import graphs
 from draftline.engine.runner.executor import ExecutorParts, Executors
+from draftline.engine.runner.graphs import executor as graphs
+from draftline.engine.runner.graphs import step_graphs
 from draftline.engine.runner.shapes import StepShape, StepShapes
+from draftline.engine.runner.timing import StepClock
 from draftline.kernels import select_ops
 from draftline.kernels.batch import KVCache
 from draftline.kernels.reference.ops import ReferenceOps
@@ -36,6 +38,8 @@ CPU = torch.device("cpu")
 
 class Counting:
     """Another executor, and how often each of its parts is called."""
+
+    drafts_in_step = False
 
     def __init__(self, executor: Any) -> None:
         self._executor = executor
@@ -75,8 +79,9 @@ def executor(monkeypatch: pytest.MonkeyPatch, drafter: Drafter, table: SlotTable
     monkeypatch.setattr(graphs, "InputGraph", HostInputGraph)
     cache = KVCache.allocate(1, 1, 8, 1, 8, dtype=torch.float32, device=CPU)
     ops, constraints = select_ops(CPU), free_constraints(4)
+    shapes, clock = StepShapes(4, 3, 64), StepClock.of(ops, CPU)
     parts = ExecutorParts(
-        tiny_model(CONFIG), cache, table, ops, drafter, ops.sample, ops.accept, constraints, StepShapes(4, 3, 64)
+        tiny_model(CONFIG), cache, table, ops, drafter, ops.sample, ops.accept, constraints, shapes, clock
     )
     recorder: Any = HostRecorder()
     return graphs.GraphExecutor(shape, parts, recorder, recorder, None, None)  # type: ignore[arg-type]
@@ -120,12 +125,12 @@ def test_a_graph_fills_the_cache_as_operations_do(monkeypatch: pytest.MonkeyPatc
 
 
 def test_drafters_with_a_cache_have_graphs_to_catch_up_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "result_stages", lambda parts: None)
-    monkeypatch.setattr(graphs, "EagerExecutor", lambda parts: None)
+    monkeypatch.setattr(step_graphs, "result_stages", lambda parts: None)
+    monkeypatch.setattr(step_graphs, "EagerExecutor", lambda parts: None)
     shapes = StepShapes(64, 3, prompt_tokens=128)
     for drafter, expected in ((NoDrafter(), []), (draft_model(3, noise=0.0), shapes.catch_ups)):
         parts: Any = SimpleNamespace(shapes=shapes, drafter=drafter)
-        every = graphs.StepGraphs(parts, HostRecorder())  # type: ignore[arg-type]
+        every = step_graphs.StepGraphs(parts, HostRecorder())  # type: ignore[arg-type]
         common = every.common()
         assert [each for each in shapes.all if every.executors[each].catch_up_graph in common] == expected
     assert shapes.of_chunks([30, 30]) == StepShape.with_prompts(8, 0, 64)

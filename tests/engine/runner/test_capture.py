@@ -79,11 +79,12 @@ def test_every_launch_writes_its_own_words() -> None:
 
 
 def test_results_are_those_of_the_last_launch_whichever_graph_and_capture_it_was() -> None:
-    results = ResultStages(samples=6, rows=3, device=CPU)
+    results = ResultStages(samples=6, rows=3, moments=2, device=CPU)
     value = 0
 
     def deliver() -> None:
-        results.deliver(torch.arange(4) + value, torch.tensor([value % 3, 1], dtype=torch.int32))
+        accepted = torch.tensor([value % 3, 1], dtype=torch.int32)
+        results.deliver(torch.arange(4) + value, accepted, torch.tensor([100 + value, 0]))
 
     recorder = HostRecorder()
     graph, _ = recorder.record(deliver)
@@ -94,9 +95,10 @@ def test_results_are_those_of_the_last_launch_whichever_graph_and_capture_it_was
             assert earlier is not None
             assert earlier.tolist() == [12, 13, 14]
         graph.replay()
-        tokens, kept = results.take(3, 2)
+        tokens, kept, moments = results.take(3, 2)
         assert tokens.tolist() == [value, value + 1, value + 2]
         assert kept.tolist() == [value % 3, 1]
+        assert moments[0] == 100 + value
         if earlier is not None:
             assert earlier.tolist() == [value - 1, value, value + 1]
         earlier = tokens

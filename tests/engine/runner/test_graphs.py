@@ -15,16 +15,11 @@ from random_checkpoint import llama
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner import graphs
 from draftline.engine.runner.executor import ForwardResult
-from draftline.engine.runner.graphs import (
-    GraphExecutor,
-    draft_words,
-    fill_drafts,
-    fill_forward,
-    forward_words,
-    largest_shapes,
-)
+from draftline.engine.runner.graphs import executor as graphs
+from draftline.engine.runner.graphs.executor import GraphExecutor
+from draftline.engine.runner.graphs.inputs import draft_words, fill_drafts, fill_forward, forward_words
+from draftline.engine.runner.graphs.step_graphs import largest_shapes
 from draftline.engine.runner.shapes import StepShape, StepShapes, launch_bound_tokens
 from draftline.kernels.slots import SamplingFeatures
 from draftline.kernels.triton.inputs.gather import FROM_NEWEST
@@ -134,7 +129,8 @@ class Room:
     """A recorder with memory for a few graphs, which do nothing. The first is a forward pass, then comes sampling."""
 
     def __init__(self, graphs: int) -> None:
-        self.results = [ForwardResult(torch.zeros(4, 9), torch.arange(4), torch.arange(4)), torch.arange(4)][:graphs]
+        forward = ForwardResult(torch.zeros(4, 9), torch.arange(4), torch.arange(4))
+        self.results = [(forward, torch.arange(5)), torch.arange(4)][:graphs]
 
     def record(self, work: object) -> tuple[HostGraph, object]:
         if not self.results:
@@ -190,7 +186,7 @@ def test_operations_do_what_no_memory_is_left_to_capture(
     monkeypatch.setattr(graphs, "unowned", lambda tensor: tensor)
     eager, recorder = Operations(), Room(graphs_with_room)
     table = SimpleNamespace(tokens=torch.zeros(4, 9))
-    results = SimpleNamespace(take=lambda samples, rows: ("tokens", "accepted"))
+    results = SimpleNamespace(take=lambda samples, rows: ("tokens", "accepted", "moments"))
     made: Any = (StepShape.decode(4, 0), SimpleNamespace(table=table), recorder, recorder, results, eager)
     executor = GraphExecutor(*made)
     rows = tuple(row(slot, 5) for slot in range(3))
@@ -198,7 +194,7 @@ def test_operations_do_what_no_memory_is_left_to_capture(
         result = executor.forward(rows)
         assert len(result.logits) == 3
         sampled = executor.sample(rows, result, SamplingFeatures.NONE)
-        assert len(sampled) == len("sampled" if by_operation else ("tokens", "tokens", "accepted"))
+        assert len(sampled) == len("sampled" if by_operation else ("tokens", "tokens", "accepted", "moments"))
         if eager.sampled is not None:
             assert [len(each) for each in eager.sampled] == [3, 3, 3], "there is no padding"
     assert eager.calls == 2 * by_operation
@@ -206,6 +202,20 @@ def test_operations_do_what_no_memory_is_left_to_capture(
         executor.draft(rows)
         executor.catch_up(())
         assert eager.calls[-2:] == ["draft", "catch_up"]
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_a_step_without_memory_for_its_graph_is_launched_by_operation(
+    drafts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "InputGraph", RoomForInputs)
+    eager, recorder = Operations(), Room(0)
+    parts = SimpleNamespace(table=SimpleNamespace(tokens=torch.zeros(4, 9)))
+    made: Any = (StepShape.decode(4, drafts), parts, recorder, recorder, None, eager)
+    executor = GraphExecutor(*made)
+    for _ in range(2):
+        executor.step(tuple(row(slot, 5, drafts=drafts) for slot in range(3)), SamplingFeatures.NONE)
+    assert eager.calls == 2 * [*["draft"][: bool(drafts)], "forward", "sample"]
 
 
 def test_the_largest_shapes_have_the_most_samples_or_tokens() -> None:

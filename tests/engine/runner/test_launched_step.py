@@ -8,8 +8,7 @@ import torch
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.launched_step import LaunchedStep, LogprobTensors
-from draftline.engine.runner.timing import EventPool
-from draftline.engine.runner.transfer import Arrival
+from draftline.engine.runner.transfer import Arrival, EventPool
 
 
 def row(

@@ -22,14 +22,16 @@ def test_every_launch_takes_the_next_stage(words: int) -> None:
 @pytest.mark.parametrize(("samples", "rows"), [(0, 1), (1, 1), (640, 128), (2500, 1100)])
 def test_results_go_to_the_stage_whose_turn_it_is(samples: int, rows: int) -> None:
     most = samples + 3
-    stages = torch.full((2, most + rows + 1), -1)
+    stages = torch.full((2, most + rows + 4), -1)
     turn = torch.ones(1, dtype=torch.int32)
     tokens, accepted = torch.arange(samples) + (1 << 40), torch.arange(rows, dtype=torch.int32)
-    deliver(tokens, accepted, stages, turn, most)
+    deliver(tokens, accepted, torch.tensor([7, 8, 9, 10]), stages, turn, most)
     assert (stages[0] == -1).all()
+    assert stages[1, -4:-1].tolist() == [7, 8, 9]
+    assert stages[1, -1] == 0, "the interpreter has no clock"
     assert torch.equal(stages[1, :samples], tokens)
     assert torch.equal(stages[1, most : most + rows], accepted.long())
-    assert (stages[1] == -1).sum() == 4
+    assert (stages[1] == -1).sum() == 3
     assert turn.item() == 0
 
 

@@ -113,6 +113,18 @@ def make_rows(features: SamplingFeatures, mask: Tensor | None, device: torch.dev
     return SampleRows(slots, positions, features, None if mask is None else numbered(mask))
 
 
+def without_what_is_unused(slots: SlotTable, features: SamplingFeatures) -> None:
+    """Kernels read some parameters of every row."""
+    for feature, values, unused in (
+        (TEMPERATURE, slots.temperature, 0.0),
+        (TOP_K, slots.top_k, 0),
+        (TOP_P, slots.top_p, 1.0),
+        (MIN_P, slots.min_p, 0.0),
+    ):
+        if feature not in features:
+            values.fill_(unused)
+
+
 def numbered(mask: Tensor) -> Masks:
     """A mask for each row, in another order than the rows, behind the one that allows everything."""
     order = torch.arange(len(mask), 0, -1, dtype=torch.int32, device=mask.device)
@@ -154,6 +166,7 @@ def test_sample_is_the_reference_s(
         words = (ROWS, (vocab + 31) // 32)
         mask = torch.randint(-(2**31), 2**31, words, generator=rng, device=device, dtype=torch.int32)
     rows = make_rows(features, mask, device)
+    without_what_is_unused(slots, features)
     before = logits.clone()
     assert sample(logits, rows, slots).tolist() == sampling.sample(logits, rows, slots).tolist()
     assert torch.equal(logits, before)
@@ -195,6 +208,7 @@ def test_equal_logits_are_cut_by_id(device: torch.device, rng: torch.Generator) 
     slots.temperature.fill_(1.0)
     slots.top_k.fill_(4)
     rows = first_rows(make_rows(TEMPERATURE | TOP_K, None, device), 4)
+    without_what_is_unused(slots, rows.features)
     logits = torch.zeros(4, 100, device=device)
     logits[:, ::2] *= -1.0  # both zeros are one number
     logits[:, 70] = 1.0
@@ -215,6 +229,7 @@ def test_odd_logits(features: SamplingFeatures, device: torch.device, rng: torch
     logits[4, [40, 20]] = math.inf
     logits[5, 1:] = -math.inf
     rows = make_rows(features, None, device)
+    without_what_is_unused(slots, features)
     chosen = sample(logits, rows, slots).tolist()
     assert chosen == sampling.sample(logits, rows, slots).tolist()
     assert chosen[1:] == [0, 0, 20, 20, 0]

@@ -1,0 +1,1 @@
+"""The parts of a step as CUDA graphs."""

@@ -1,0 +1,109 @@
+"""Steps in graphs of a whole step, and in graphs of its parts, have the results of launches by operation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from drafters import oracle
+from equality import assert_same
+from host_graphs import HostInputGraph, HostResultStages, ResultRecorder
+from tiny import CONFIG, Client, tiny_core
+from torch import Tensor
+from typing_extensions import override
+
+from draftline.engine.core import Core
+from draftline.engine.outputs import RequestOutput
+from draftline.engine.params import SamplingParams
+from draftline.engine.runner.capture import Late
+from draftline.engine.runner.executor import ExecutorParts, Executors
+from draftline.engine.runner.graphs import executor as graphs
+from draftline.engine.runner.graphs.executor import GraphExecutor
+from draftline.engine.runner.shapes import StepShapes
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.triton.device import DeviceLimits
+from draftline.kernels.triton.ops import TritonOps
+from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink
+from draftline.models.model import Model
+from draftline.spec.drafter import Drafter
+from draftline.spec.no_drafter import NoDrafter
+
+SAMPLINGS = {
+    "greedy": SamplingParams(temperature=0, max_tokens=12),
+    "by chance": SamplingParams(temperature=0.9, seed=5, max_tokens=12),
+    "few tokens": SamplingParams(temperature=0.9, seed=6, top_p=0.8, top_k=9, max_tokens=12),
+    "penalties": SamplingParams(temperature=0.9, seed=7, repetition_penalty=1.3, max_tokens=12),
+    "log-probabilities": SamplingParams(temperature=0, logprobs=2, max_tokens=12),
+}
+REQUESTS = [
+    ([7 + i, 3, *range(20, 30 + 5 * i)], sampling)
+    for i, sampling in enumerate((*SAMPLINGS.values(), SAMPLINGS["greedy"]))
+]
+
+
+class NextToken(Model):
+    """A model whose logits depend on a token and its position, and which leaves padding to the kernels around it."""
+
+    config, dtype, cache_dtype, device = CONFIG, torch.float32, torch.float32, torch.device("cpu")
+    quantization, nbytes, brief_layers = "F32", 0, 1
+
+    def __init__(self) -> None:
+        self._logits = 3 * torch.randn(331, CONFIG.vocab_size, generator=torch.Generator().manual_seed(0))
+
+    @override
+    def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
+        deciding = batch.logits_index
+        return self._logits[(7 * batch.token_ids[deciding] + batch.positions[deciding]) % len(self._logits)]
+
+
+def by_operation(drafter: Drafter | None = None) -> Core:
+    return tiny_core(target=NextToken(), drafter=drafter, num_slots=4, token_budget=64, steps_ahead=1)
+
+
+def results_of(core: Core) -> list[RequestOutput]:
+    client = Client(core)
+    for i, (prompt, sampling) in enumerate(REQUESTS):
+        client.submit(str(i), prompt, sampling)
+    results = client.run()
+    return [results[str(i)] for i in range(len(REQUESTS))]
+
+
+def in_graphs(core: Core, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Let the core's steps run in stand-ins of graphs; how often each kind of graph is used."""
+    monkeypatch.setattr(graphs, "InputGraph", HostInputGraph)
+    monkeypatch.setattr(graphs, "unowned", lambda tensor: tensor)
+    used, find = Counter[str](), Late.find
+
+    def counted(late: Late[Any]) -> Any:
+        used[late._what.split()[0]] += 1
+        return find(late)
+
+    monkeypatch.setattr(Late, "find", counted)
+    eager, ops = core._runner._executors.eager, TritonOps.sized(DeviceLimits.known(80, 8))
+    shapes = StepShapes(4, core._runner._drafter.max_draft_tokens, prompt_tokens=64)
+    parts: ExecutorParts = replace(eager._parts, ops=ops, sample=ops.sample, accept=ops.accept)  # type: ignore[attr-defined]
+    recorder, results = ResultRecorder(parts.table.words), HostResultStages()
+    core._runner._executors = Executors(
+        eager,
+        shapes,
+        {shape: GraphExecutor(shape, parts, recorder, recorder, results, eager) for shape in shapes.all},  # type: ignore[arg-type]
+    )
+    return used
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_steps_in_graphs_change_nothing(drafts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = results_of(by_operation())
+    texts = [[*prompt, *result.outputs[0].token_ids] for (prompt, _), result in zip(REQUESTS, expected, strict=True)]
+    core = by_operation(oracle(drafts, texts, wrong_every=5) if drafts else NoDrafter())
+    used = in_graphs(core, monkeypatch)
+    for result, plain in zip(results_of(core), expected, strict=True):
+        assert_same(result, plain)
+    # Penalties are no part of whole steps, and beside prompts drafts are none.
+    assert used["steps"] > 3
+    assert used["sampling"] > 3
+    assert (used["drafts"] > 3) == (drafts > 0)
+    assert (core.stats().drafter.accepted > 20) == (drafts > 0)
