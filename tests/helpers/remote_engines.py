@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from patience import PATIENCE_S
@@ -13,6 +14,8 @@ from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeh
 from draftline.engine.config import EngineConfig
 from draftline.engine.outputs import Delta, Failed, Update
 from draftline.engine.params import SamplingParams
+from draftline.engine.process.remote_engine import RemoteEngine
+from draftline.engine.process.replicas import start_replicas
 from draftline.engine.protocol import EngineClient, GenerateRequest
 
 SHAPE = {
@@ -42,6 +45,24 @@ def tiny_engine_config(path: Path) -> EngineConfig:
         model=str(path), load_format="dummy", device="cpu", dtype="float32", max_num_seqs=2, max_waiting=3,
         kv_cache_memory_gib=0.05,
     )  # fmt: skip
+
+
+@contextmanager
+def living_engine(config: EngineConfig, replicas: int = 1) -> Iterator[Callable[[], RemoteEngine]]:
+    """An engine whose processes run: that of the call before, unless a test has ended one of them. Starting it takes seconds."""
+    started: list[RemoteEngine] = []
+
+    def engine() -> RemoteEngine:
+        if not started or not all(started[-1].replicas_running()):
+            started.append(RemoteEngine(config, start_replicas(config, replicas)))
+        return started[-1]
+
+    yield engine
+    for each in started:
+        in_order = all(each.replicas_running())
+        each.close()
+        if in_order:
+            assert each.stopped.result(PATIENCE_S) is None
 
 
 class Inbox:

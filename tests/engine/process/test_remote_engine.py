@@ -10,13 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from patience import PATIENCE_S, wait_until
-from remote_engines import ENDLESS, Inbox, tiny_engine_config
+from remote_engines import ENDLESS, Inbox, living_engine, tiny_engine_config
 
 from draftline import Client
 from draftline.engine.cache_journal import BlockRemoved, BlockStored, Change
@@ -45,11 +45,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
 
 
 @pytest.fixture(scope="module")
-def engine(config: EngineConfig) -> Iterator[RemoteEngine]:
-    remote = RemoteEngine(config, start_replicas(config))
-    yield remote
-    remote.close()
-    assert remote.stopped.result(PATIENCE_S) is None
+def living(config: EngineConfig) -> Iterator[Callable[[], RemoteEngine]]:
+    with living_engine(config) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(living: Callable[[], RemoteEngine]) -> RemoteEngine:
+    return living()
 
 
 def test_the_vendor_s_products_have_no_workspace(engine: RemoteEngine) -> None:
@@ -169,9 +172,8 @@ def test_commands_are_answered(engine: RemoteEngine, tmp_path: Path) -> None:
     assert (tmp_path / "trace.json").exists()
 
 
-def test_requests_fail_and_the_engine_has_stopped_where_its_process_dies(config: EngineConfig) -> None:
+def test_requests_fail_and_the_engine_has_stopped_where_its_process_dies(engine: RemoteEngine) -> None:
     """So do those who wait for an answer, whether or not others have given up waiting."""
-    engine = RemoteEngine(config, start_replicas(config))
     inbox = Inbox(engine)
     inbox.submit("one", [5], ENDLESS)
     inbox.updates.get(timeout=PATIENCE_S)

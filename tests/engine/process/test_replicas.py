@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from patience import PATIENCE_S, wait_until
-from remote_engines import ENDLESS, Inbox, tiny_engine_config
+from remote_engines import ENDLESS, Inbox, living_engine, tiny_engine_config
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError
 from draftline.engine.outputs import Delta, Failed
 from draftline.engine.params import SamplingParams
 from draftline.engine.process.remote_engine import RemoteEngine
-from draftline.engine.process.replicas import start_replicas
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.telemetry.metrics import Metrics
 from draftline.engine.threaded_engine import start_engine
@@ -28,11 +27,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
 
 
 @pytest.fixture(scope="module")
-def engine(config: EngineConfig) -> Iterator[RemoteEngine]:
-    remote = RemoteEngine(config, start_replicas(config, 2))
-    yield remote
-    remote.close()
-    assert remote.stopped.result(PATIENCE_S) is None
+def living(config: EngineConfig) -> Iterator[Callable[[], RemoteEngine]]:
+    with living_engine(config, 2) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(living: Callable[[], RemoteEngine]) -> RemoteEngine:
+    return living()
 
 
 def steps(engine: RemoteEngine) -> list[int]:
@@ -102,8 +104,7 @@ def test_metrics_are_those_of_each(engine: RemoteEngine) -> None:
     assert ("draftline_steps_total", None) not in samples
 
 
-def test_the_others_go_on_where_one_dies_and_the_last_ends_with_its_connection(config: EngineConfig) -> None:
-    engine = RemoteEngine(config, start_replicas(config, 2))
+def test_the_others_go_on_where_one_dies_and_the_last_ends_with_its_connection(engine: RemoteEngine) -> None:
     inbox = Inbox(engine)
     inbox.submit("one", [5, 3], ENDLESS)
     inbox.submit("two", [5, 3], SamplingParams(temperature=0, max_tokens=400, ignore_eos=True))
