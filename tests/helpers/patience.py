@@ -9,7 +9,7 @@ from collections.abc import Callable
 PATIENCE_S = 240.0
 """Only what hangs takes so long: a test takes twenty times its usual time where thirty processes share two cores."""
 
-DEADLINE_S = 3.0
+DEADLINE_S = 1.5
 """A deadline that must pass, but not before what a test does in some hundredths of a second ahead of it."""
 
 
