@@ -8,10 +8,13 @@ would pass every test of its error. Representative launches are compiled for com
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from uninterpreted import Uninterpreted
 
 pytestmark = pytest.mark.long
@@ -50,7 +53,7 @@ ATTENTION = {
     "beside a chunk, int8": ("qwen3-0.6b-int8-cache-mixed", "decode_attention_kernel", {"NEW": 0}, 0),
 }
 
-_SCRIPT = """
+_CODE = """
 from compiled_text import text_of
 from draftline.kernels.triton.compile.aot import collect
 from draftline.kernels.triton.compile.aot_cases import CASES, OPS
@@ -62,6 +65,14 @@ def code(case, kernel, constants, steps):
                 return text_of(launch, "ttgir")
     raise LookupError(f"{case} launches no such {kernel}")
 
+found = code(case, kernel, constants, steps)
+"""
+
+_LAUNCHED = """
+from compiled_text import text_of
+from draftline.kernels.triton.compile.aot import collect
+from draftline.kernels.triton.compile.aot_cases import CASES, OPS
+
 def one_tile():
     for launch in collect({"one-tile": CASES["one-tile"]}, OPS[90]):
         if launch.kernel == "_gemm_m16_kernel":
@@ -70,23 +81,46 @@ def one_tile():
 found = {
     "one_tile": list(one_tile()),
     "launched": [[launch.kernel, dict(launch.options)] for ops in OPS.values() for launch in collect(CASES, ops)],
-    "code": {name: code(*parts) for name, parts in chosen.items()},
 }
 """
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the process found: kernels with the options of their launches, and compiled code by name."""
+    """What the process found: kernels with the options of their launches, and the code of products of one tile."""
 
     launched: list[tuple[str, dict[str, Any]]]
-    code: dict[str, str]
     one_tile: list[str]
 
 
 @pytest.fixture(scope="module")
 def found(uninterpreted: Uninterpreted) -> Found:
-    return Found(**uninterpreted.find(_SCRIPT, chosen={**PRODUCTS, **IN_PARTS, **ATTENTION}))
+    return Found(**uninterpreted.find(_LAUNCHED))
+
+
+@pytest.fixture(scope="module")
+def code_of(uninterpreted: Uninterpreted) -> Callable[[str], str]:
+    """A name's code, which is compiled for the first test that needs it."""
+
+    @cache
+    def code(name: str) -> str:
+        case, kernel, constants, steps = {**PRODUCTS, **IN_PARTS, **ATTENTION}[name]
+        text: str = uninterpreted.find(_CODE, case=case, kernel=kernel, constants=constants, steps=steps)
+        return text
+
+    return code
+
+
+SLOW = {
+    *("dense, tens", "fp8, many", "fp8-block, tens"),
+    *("few rows, in a loop", "thousands"),
+    *("verify, fp8", "decodes, int8", "beside a chunk"),
+}
+"""Of which others have the kernel, and the kind of loop."""
+
+
+def named(names: Iterable[str]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in names]
 
 
 @dataclass(frozen=True)
@@ -115,9 +149,9 @@ def sums_of(code: str) -> list[str]:
     return [shape for axis, body, shape in reductions if "arith.addf" in body and shape.split("x")[int(axis)] != "2"]
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_a_product_is_one_chain_over_all_channels(name: str, found: Found) -> None:
-    code, steps, tiles = found.code[name], PRODUCTS[name][3], TILES_OF_ONE_SUM.get(name)
+@pytest.mark.parametrize("name", named(PRODUCTS))
+def test_a_product_is_one_chain_over_all_channels(name: str, code_of: Callable[[str], str]) -> None:
+    code, steps, tiles = code_of(name), PRODUCTS[name][3], TILES_OF_ONE_SUM.get(name)
     loop = r"scf\.for %\S+ = %c(\d+)_i32 to %(\w+) step %c(\d+)_i32 iter_args\((.*?)\) ->"
     ((begin, end, step, carried),) = re.findall(loop, code)
     early, inside = map(dots_of, re.split(loop.partition(" ")[0], code))
@@ -141,9 +175,9 @@ def test_a_product_is_one_chain_over_all_channels(name: str, found: Found) -> No
     assert not sums_of(code)
 
 
-@pytest.mark.parametrize("name", IN_PARTS)
-def test_a_product_in_parts_is_four_chains_added_in_order(name: str, found: Found) -> None:
-    code, zeros = found.code[name], zeros_of(found.code[name])
+@pytest.mark.parametrize("name", named(IN_PARTS))
+def test_a_product_in_parts_is_four_chains_added_in_order(name: str, code_of: Callable[[str], str]) -> None:
+    code, zeros = code_of(name), zeros_of(code_of(name))
     few = name.startswith("few")
     before = None
     for dot in dots_of(code):
@@ -170,9 +204,9 @@ def test_a_sum_of_one_tile_begins_at_zero(found: Found) -> None:
         assert dot.sums in zeros_of(code)
 
 
-@pytest.mark.parametrize("name", ATTENTION)
-def test_each_tile_of_keys_is_a_softmax_of_its_own(name: str, found: Found) -> None:
-    code = found.code[name]
+@pytest.mark.parametrize("name", named(ATTENTION))
+def test_each_tile_of_keys_is_a_softmax_of_its_own(name: str, code_of: Callable[[str], str]) -> None:
+    code = code_of(name)
     dots = dots_of(code)
     assert len(dots) >= 2, "scores and values"
     assert {dot.sums for dot in dots} <= zeros_of(code)
@@ -181,10 +215,10 @@ def test_each_tile_of_keys_is_a_softmax_of_its_own(name: str, found: Found) -> N
 
 
 # The tiles of chunks are products of warp groups, which have one order.
-@pytest.mark.parametrize("name", [name for name in ATTENTION if not name.startswith("chunk")])
-def test_neither_cache_nor_rotation_changes_the_order_of_products(name: str, found: Found) -> None:
+@pytest.mark.parametrize("name", named(name for name in ATTENTION if not name.startswith("chunk")))
+def test_neither_cache_nor_rotation_changes_the_order_of_products(name: str, code_of: Callable[[str], str]) -> None:
     """Of eight-bit tiles (`kv_cache._hidden`) and of joined ones the compiler would take four channels at a time of each thread."""
-    widths = set(re.findall(r"kWidth = (\d+)", "\n".join(re.findall(r"tt\.dot .*", found.code[name]))))
+    widths = set(re.findall(r"kWidth = (\d+)", "\n".join(re.findall(r"tt\.dot .*", code_of(name)))))
     assert widths == {"2"}
 
 
