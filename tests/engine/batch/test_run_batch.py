@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -17,10 +16,12 @@ import httpx2
 import pytest
 from fake_engine import FakeEngine
 from served_on_a_thread import served_on_a_thread
+from typer.testing import CliRunner
 
 from draftline.engine.batch.lines import PlainPrompts, check_ids, read_lines
 from draftline.engine.batch.output import AnswerFile
 from draftline.engine.batch.run import BatchStoppedError, run_batch
+from draftline.engine.cli import app
 from draftline.engine.errors import UsageError
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
@@ -170,21 +171,19 @@ async def test_a_full_queue_is_waited_for(
     assert errors == 0
 
 
-async def test_the_exit_code_says_whether_some_failed(url: str, tmp_path: Path) -> None:
+def test_the_exit_code_says_whether_some_failed(url: str, tmp_path: Path) -> None:
     requests = write_lines(tmp_path / "in.jsonl", {"custom_id": "a", "prompt": "ab"}, {"custom_id": "b", "prompt": 3})
     answers = tmp_path / "out.jsonl"
 
-    async def exit_code() -> int:
-        command = [sys.executable, "-m", "draftline", "run-batch", str(requests), str(answers), "--server", url]
-        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
-        return await process.wait()
+    def exit_code() -> int:
+        return CliRunner().invoke(app, ["run-batch", str(requests), str(answers), "--server", url]).exit_code
 
-    assert await exit_code() == 3
-    assert await exit_code() == 3  # nothing is left to do, and one line is still an error
+    assert exit_code() == 3
+    assert exit_code() == 3  # nothing is left to do, and one line is still an error
     first, _ = answers.read_text().splitlines(keepends=True)
     answers.write_text(first)
     write_lines(requests, {"custom_id": "a", "prompt": "ab"}, {"custom_id": "b", "prompt": "cd"})
-    assert await exit_code() == 0
+    assert exit_code() == 0
 
 
 async def test_a_server_that_is_away_or_refuses_ends_the_run(
