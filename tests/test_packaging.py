@@ -172,11 +172,13 @@ def editable(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+@pytest.mark.slow
 def test_an_editable_install_is_imported_from_the_checkout(editable: Path, checkout: Path, tmp_path: Path) -> None:
     origin = imported_from(editable, "draftline.engine.params", tmp_path)
     assert origin.resolve() == checkout / "engine" / "params.py"
 
 
+@pytest.mark.slow
 def test_no_layer_is_a_top_level_package_of_an_editable_install(editable: Path, tmp_path: Path) -> None:
     code = f"from importlib.util import find_spec; print([name for name in {LAYERS} if find_spec(name)])"
     assert run(editable, "-I", "-c", code, cwd=tmp_path).strip() == "[]"

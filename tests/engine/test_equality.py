@@ -111,6 +111,7 @@ def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int
         {name: name for name in DRAFTERS},
         {str(drafts): drafts for drafts in (1, 2, 4, 8)},
         {str(steps): steps for steps in (0, 1)},
+        max_pairs=12,
     ),
 )
 def test_no_drafter_changes_anything(

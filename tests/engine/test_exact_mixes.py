@@ -31,7 +31,7 @@ CASES = {
     "gpt2-float32": Case("gpt2-192", "float32", drafter="forced"),
 }
 
-_SLOW = ("qwen3-bfloat16-fp8-cache", "llama-head", "gpt2-float32", "gemma3-float16")
+_SLOW = ("qwen3-bfloat16-fp8-cache", "qwen3-bfloat16-head", "gpt2-float32", "gemma3-float16")
 
 Engines = tuple[Case, Core, Alone]
 

@@ -35,7 +35,7 @@ CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
 }
 
 
-@pytest.mark.parametrize("drafter", ["none", "ngram"])
+@pytest.mark.parametrize("drafter", [pytest.param("none", marks=pytest.mark.slow), "ngram"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_tokens_are_those_of_transformers(tmp_path: Path, name: str, drafter: str) -> None:
     """In chunks of prompts, with prefixes that were computed before, on both sides of the window, with drafts.

@@ -94,6 +94,7 @@ def test_options_that_change_no_output_leave_it(folder: str, usual: str, option:
     assert LLM(folder, **(OPTIONS | option)).info.system_fingerprint == usual
 
 
+@pytest.mark.slow  # `test_remote_engine` compares two processes by default
 def test_another_process_has_the_same(folder: str, usual: str) -> None:
     options = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
     command = [sys.executable, "-m", "draftline", "info", "--json", "--model", folder, *options]

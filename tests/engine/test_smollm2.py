@@ -117,10 +117,8 @@ def alone(llm: LLM, i: int) -> list[int]:
     return llm.generate(wire_request(i).text, params, use_tqdm=False)[0].outputs[0].token_ids
 
 
-# Of the four that are compared, two are greedy and two drawn.
-@pytest.mark.parametrize(
-    "compared", [range(0, 12, 3), pytest.param(range(64), marks=pytest.mark.slow)], ids=["12", "64"]
-)
+# Of the two that are compared, one is greedy and one drawn.
+@pytest.mark.parametrize("compared", [range(0, 6, 3), pytest.param(range(64), marks=pytest.mark.slow)], ids=["6", "64"])
 async def test_requests_on_one_stream_equal_their_solo_runs(compared: range, llm: LLM) -> None:
     count = compared.stop
     engine = await asyncio.to_thread(start_engine, EngineConfig.model_validate(OPTIONS))

@@ -119,7 +119,7 @@ def check(seed: int) -> None:
         assert_same(results[str(name)], solo(index))
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, *range(2, 8)))])
 def test_a_few_generated_cases(seed: int) -> None:
     check(seed)
 

@@ -166,6 +166,7 @@ def test_servers_of_several_variants_get_the_same_load(tmp_path: Path) -> None:
     assert "one at a time" in done.stderr
 
 
+@pytest.mark.slow  # `test_targets.py` has servers that cannot start
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     shape = tmp_path / "config.json"
     shape.write_text(json.dumps(SHAPE))

@@ -151,7 +151,9 @@ def test_text_that_is_not_utf_8_is_one_line(
     assert failed(result, code) == message
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "token a --stdin"])
+@pytest.mark.parametrize(
+    "command", ["generate", *(pytest.param(each, marks=pytest.mark.slow) for each in ("chat", "token a --stdin"))]
+)
 def test_a_closed_standard_input_is_one_line(command: str) -> None:
     script = f'"$0" "$1" {command} <&-'
     done = subprocess.run(
@@ -409,7 +411,7 @@ def test_serve_from_start_to_sigterm(process: Callable[..., subprocess.Popen[str
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("form", ["text", pytest.param("json", marks=pytest.mark.slow)])
 def test_a_server_whose_engine_dies_says_so_and_ends(form: str, process: Callable[..., subprocess.Popen[str]]) -> None:
     server = process("serve", "--port", "0", "--log-format", form)
     address = said(server, LISTENING)
@@ -423,7 +425,7 @@ def test_a_server_whose_engine_dies_says_so_and_ends(form: str, process: Callabl
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_second_signal_ends_at_once(number: signal.Signals, process: Callable[..., subprocess.Popen[str]]) -> None:
     server = process("serve", "--port", "0")
     address = said(server, LISTENING)

@@ -95,8 +95,15 @@ def test_a_draft_model_changes_nothing(solo: list[RequestOutput], noise: float, 
         assert_same(results[str(i)], expected)
 
 
-@pytest.mark.parametrize("steps_ahead", [0, 1])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("temperature", "steps_ahead"),
+    [
+        (0.0, 0),
+        (0.8, 1),
+        pytest.param(0.0, 1, marks=pytest.mark.slow),
+        pytest.param(0.8, 0, marks=pytest.mark.slow),
+    ],
+)
 def test_the_target_as_its_own_draft_is_always_right(temperature: float, steps_ahead: int) -> None:
     """Full acceptance: no draft may be lost to a cache that lacks the last draft of the round before."""
     sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=41, ignore_eos=True)
@@ -113,7 +120,12 @@ def test_the_target_as_its_own_draft_is_always_right(temperature: float, steps_a
 
 @pytest.mark.parametrize(
     ("num_blocks", "prefix_caching"),
-    [(64, True), (64, False), (14, True), (14, False)],
+    [
+        (64, True),
+        pytest.param(64, False, marks=pytest.mark.slow),
+        (14, True),
+        pytest.param(14, False, marks=pytest.mark.slow),
+    ],
     ids=["roomy-prefix cache", "roomy-no prefix cache", "tight-prefix cache", "tight-no prefix cache"],
 )
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])

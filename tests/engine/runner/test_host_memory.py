@@ -119,7 +119,9 @@ WHAT = [
 
 
 @pytest.mark.usefixtures("few_layers")
-@pytest.mark.parametrize("index", range(len(WHAT)), ids=["weights", "draft model", "constraints", "slots"])
+@pytest.mark.parametrize(
+    "index", [0, 1, 2, pytest.param(3, marks=pytest.mark.slow)], ids=["weights", "draft model", "constraints", "slots"]
+)
 def test_each_part_is_compared_with_what_is_left(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     small = HostMemory("the machine", GIB, GIB // 1000, 0)
     enough = HostMemory("the machine", 100 * GIB, 100 * GIB, 0)

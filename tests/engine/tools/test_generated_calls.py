@@ -17,6 +17,7 @@ from draftline.kernels.reference.ops import ReferenceOps
 from draftline.spec.ngram import NGram
 
 KINDS = 4
+QUICK = ("mistral", "pythonic", "json")
 
 
 def core_of_kind(kind: int, tool_format: str, **options: Any) -> Core:
@@ -63,8 +64,9 @@ def some_cases(
 
 
 @pytest.mark.parametrize("reasoning", [pytest.param(False, marks=pytest.mark.slow), True])
+# By default a format of each kind of text, and of each kind of engine.
 @pytest.mark.parametrize(
-    "tool_format", [pytest.param(name, marks=[pytest.mark.slow] * (index % 2)) for index, name in enumerate(FORMATS)]
+    "tool_format", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in FORMATS]
 )
 def test_calls_are_right_whatever_computes_them(tool_format: str, reasoning: bool) -> None:
     kind = (sorted(FORMATS).index(tool_format) + reasoning) % KINDS

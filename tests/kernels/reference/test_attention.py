@@ -168,7 +168,7 @@ def test_a_float16_cache_under_float32_activations() -> None:
         pytest.param(6, 6, 64, None, 0.0, marks=pytest.mark.slow),
         pytest.param(6, 6, 64, 50, 0.0, marks=pytest.mark.slow),
         pytest.param(6, 6, 64, None, 1.5, marks=pytest.mark.slow),
-        (2, 2, 80, None, 0.0),
+        pytest.param(2, 2, 80, None, 0.0, marks=pytest.mark.slow),
         pytest.param(8, 2, 128, None, 0.0, marks=pytest.mark.slow),
         pytest.param(8, 2, 128, 50, 0.0, marks=pytest.mark.slow),
         (8, 2, 128, None, 1.5),

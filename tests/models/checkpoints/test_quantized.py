@@ -234,11 +234,12 @@ def test_the_engine_converts_the_embedded_model() -> None:
 
 
 @pytest.mark.usefixtures("shared_weights")
-@pytest.mark.parametrize("kv_cache_dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), "fp8", "int8"])
+@pytest.mark.parametrize(
+    "kv_cache_dtype", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("bfloat16", "fp8")), "int8"]
+)
 def test_a_narrower_cache_has_more_blocks(kv_cache_dtype: str) -> None:
     llm = LLM(
-        "smollm2", dtype="bfloat16", kv_cache_dtype=kv_cache_dtype, max_model_len=64, kv_cache_memory_gib=0.01,
-        drafter="none",
+        "smollm2", kv_cache_dtype=kv_cache_dtype, max_model_len=64, kv_cache_memory_gib=0.01, drafter="none"
     )  # fmt: skip
     # Of 30 layers with 3 heads of 64: the bytes of keys and values of a block of 16 tokens.
     head = {"bfloat16": 128, "fp8": 64, "int8": 68}[kv_cache_dtype]

@@ -227,7 +227,9 @@ def test_whole_prompts_in_one_ragged_batch(family: Case) -> None:
         assert_close(actual, family, tokens)
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 16, 40])
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(16, marks=pytest.mark.slow), 40]
+)
 def test_chunks_of_any_size(family: Case, chunk: int) -> None:
     model, ops = family.model, family.ops
     count = 45

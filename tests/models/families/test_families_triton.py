@@ -73,7 +73,7 @@ def logits(config: ModelConfig, ops: Ops) -> list[Tensor]:
 @pytest.mark.parametrize(
     "config",
     [
-        CONFIGS["gpt2"],
+        pytest.param(CONFIGS["gpt2"], marks=pytest.mark.slow),
         CONFIGS["gemma3-soft-caps"],
         pytest.param(CONFIGS["gemma3"], marks=pytest.mark.slow),
     ],

@@ -105,11 +105,11 @@ class Engine:
     ("weight_format", "dtype"),
     [
         ("F32", torch.float32),
-        ("Q4_1", torch.float32),
-        ("Q4_1", torch.float16),
         ("Q8_0", torch.float16),
         ("Q4_1", torch.bfloat16),
-        ("Q8_0", torch.bfloat16),
+        pytest.param("Q4_1", torch.float32, marks=pytest.mark.slow),
+        pytest.param("Q4_1", torch.float16, marks=pytest.mark.slow),
+        pytest.param("Q8_0", torch.bfloat16, marks=pytest.mark.slow),
         ("fp8", torch.float16),
         ("int8", torch.bfloat16),
     ],
@@ -126,16 +126,16 @@ def test_narrower_caches_keep_that(cache_dtype: torch.dtype) -> None:
     check_schedules(build_model(checkpoint("Q8_0"), CONFIG, ops, torch.float16, CPU), ops, cache_dtype)
 
 
-# Gemma 3 in each type once, with soft caps or without: those do not depend on the type.
+# By default each type once: the layers of a family do not depend on it.
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("gpt2", torch.float32),
         ("gpt2", torch.float16),
-        ("gpt2", torch.bfloat16),
         ("gemma3", torch.float32),
-        ("gemma3-soft-caps", torch.float16),
         ("gemma3-soft-caps", torch.bfloat16),
+        pytest.param("gpt2", torch.float32, marks=pytest.mark.slow),
+        pytest.param("gpt2", torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param("gemma3-soft-caps", torch.float16, marks=pytest.mark.slow),
         pytest.param("gemma3", torch.float16, marks=pytest.mark.slow),
         pytest.param("gemma3", torch.bfloat16, marks=pytest.mark.slow),
         pytest.param("gemma3-soft-caps", torch.float32, marks=pytest.mark.slow),

@@ -121,7 +121,7 @@ def _is_inside(value: float, keyword: str, bound: str) -> bool:
     return (exact > limit) == keyword.endswith("inimum")
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", [*range(30), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(30, 80))])
 def test_readers_find_texts_within_the_bounds(seed: int) -> None:
     source = random.Random(seed)
     kind = '"type": "number"' + ', "format": "double"' * (seed % 3 == 0)
@@ -146,7 +146,7 @@ def test_readers_find_texts_within_the_bounds(seed: int) -> None:
             assert all(one.accepts(json.dumps(value)) for one in walkers), (bounds, text)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(14), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(14, 40))])
 def test_readers_find_multiples_within_the_bounds(seed: int) -> None:
     source = random.Random(seed)
     step = source.choice(["0.01", "0.1", "0.5", "0.25", "2.5"])

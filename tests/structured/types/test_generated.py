@@ -98,8 +98,8 @@ def aliased(source: random.Random) -> Any:
 
 def test_fields_that_may_read_each_other_s_members() -> None:
     source = random.Random(5)
-    counts = [answers(aliased(source), source, 4, whitespace="compact") for _ in range(150)]
-    assert sum(count > 0 for count in counts) > 50
+    counts = [answers(aliased(source), source, 4, whitespace="compact") for _ in range(60)]
+    assert sum(count > 0 for count in counts) > 20
 
 
 complete_answers: list[int] = []

@@ -163,7 +163,7 @@ def test_verifies_as_the_operations_one_by_one(
 
 @pytest.mark.parametrize(
     ("window", "qk_norm"),
-    [(None, False), (3, True), pytest.param(40, True, marks=pytest.mark.slow)],
+    [pytest.param(None, False, marks=pytest.mark.slow), (3, True), pytest.param(40, True, marks=pytest.mark.slow)],
     ids=["full-plain", "short-window-qk-norm", "window-qk-norm"],
 )
 @pytest.mark.parametrize(

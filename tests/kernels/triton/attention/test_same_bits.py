@@ -115,7 +115,7 @@ def test_rows_together(prompt: Prompt) -> None:
     prompt.check(by_plan(16), [(31, 2), (40, 1), (8, 33)])
 
 
-@pytest.mark.parametrize("num_splits", [1, 2, 7])
+@pytest.mark.parametrize("num_splits", [1, pytest.param(2, marks=pytest.mark.slow), 7])
 def test_histories_that_programs_share(num_splits: int, prompt: Prompt) -> None:
     for spans in ([(40, 1), (15, 1)], [(30, 3)]):
         prompt.check(by_short_tiles(num_splits), spans)
@@ -123,7 +123,7 @@ def test_histories_that_programs_share(num_splits: int, prompt: Prompt) -> None:
         prompt.check(in_one_launch(num_splits), spans)
 
 
-@pytest.mark.parametrize("num_splits", [1, 2])
+@pytest.mark.parametrize("num_splits", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_chunk_in_short_tiles(num_splits: int, prompt: Prompt) -> None:
     """They read the chunk's own keys from the cache, where a chunk's tiles read them from the activations."""
     prompt.check(by_short_tiles(num_splits), [(7, 34)])

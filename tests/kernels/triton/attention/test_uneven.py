@@ -38,7 +38,7 @@ def history_parts(batch: Batch, kv_heads: int, length: int, divided: tuple[int, 
     ("query_lens", "context_lens", "divided"),
     [
         ((1, 1, 1, 1), (20, 300, 70, 513), (1, 3)),
-        ((3, 1, 0, 2), (300, 65, 700, 128), (0, 1, 3)),
+        pytest.param((3, 1, 0, 2), (300, 65, 700, 128), (0, 1, 3), marks=pytest.mark.slow),
         ((1, 1), (33, 40), ()),
     ],
     ids=["decodes", "verifies", "none"],
