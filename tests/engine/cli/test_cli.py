@@ -310,7 +310,12 @@ def test_options_reach_the_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr("draftline.engine.threaded_engine.start_engine", watched)
     file = tmp_path / "c.yaml"
     file.write_text("max-num-seqs: 3\nblock_size: 32\nport: 7\nprefix-caching: false\nageing-s: 2\n")
-    assert run("generate", "x", "--config", str(file), "--max-num-seqs", "4", "--device", "cpu").exit_code == 0
+    assert (
+        run(
+            "generate", "x", "--config", str(file), "--max-num-seqs", "4", "--device", "cpu", "--max-tokens", "3"
+        ).exit_code
+        == 0
+    )
     assert seen == [
         EngineConfig(max_num_seqs=4, block_size=32, prefix_caching=False, ageing_s=2.0, device="cpu"),
     ]
@@ -601,7 +606,11 @@ def test_output_may_be_cut_off(process: Callable[..., subprocess.Popen[str]]) ->
 
 @pytest.mark.parametrize(
     "arguments",
-    [("generate", "abc", "--json"), ("--version",), pytest.param(("--help",), marks=pytest.mark.slow)],
+    [
+        ("generate", "abc", "--json", "--max-tokens", "3"),
+        ("--version",),
+        pytest.param(("--help",), marks=pytest.mark.slow),
+    ],
     ids=" ".join,
 )
 def test_output_that_cannot_be_written_is_an_error_in_one_line(arguments: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trustme
 from fake_engine import FakeEngine
-from patience import DEADLINE_S, PATIENCE_S
+from patience import DEADLINE_S, PATIENCE_S, until
 
 from draftline import AsyncClient, Chat, Client, RetryPolicy, SamplingParams, Tls
 from draftline.engine.client.sync_client import _Loop
@@ -232,11 +232,7 @@ async def test_closing_fails_what_runs_and_leaves_no_task(server: Server, engine
         client.submit("abc")
     await client.close()
     await asyncio.to_thread(engine.wait_idle)
-    for _ in range(100):
-        if asyncio.all_tasks() <= before:
-            break
-        await asyncio.sleep(0.01)
-    assert {task.get_name() for task in asyncio.all_tasks() - before if "draftline" in repr(task)} == set()
+    await until(lambda: not [task for task in asyncio.all_tasks() - before if "draftline" in repr(task)])
 
 
 async def test_a_wrong_certificate_is_named(tmp_path: Path) -> None:
