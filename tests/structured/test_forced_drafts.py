@@ -82,12 +82,12 @@ def test_long_forced_text_is_not_tokenized_as_a_whole() -> None:
         lengths.append(len(text))
         return VOCABULARY.encode(text)
 
-    tables = automaton("abc" * 1000)
+    tables = automaton("abc" * 200)
     words = replace(VOCABULARY, encode=encode)
     drafts = DraftTable.of(tables, words)
     assert max(lengths) <= MAX_FORCED_BYTES
     assert drafts.at(0) == (VOCABULARY.tokens.index(b"abc"),) * MAX_FORCED_DRAFTS
-    host = HostAutomaton(compile_bytes("abc" * 1000, 10_000), TokenTrie.of(words.tokens), words)
+    host = HostAutomaton(compile_bytes("abc" * 200, 10_000), TokenTrie.of(words.tokens), words)
     assert forced_drafts(HostAutomatonMatcher(host), words, MAX_FORCED_DRAFTS) == drafts.at(0)
     assert max(lengths) <= MAX_FORCED_BYTES
 

@@ -69,7 +69,7 @@ def test_messages_of_any_size_reach_every_receiver() -> None:
     for thread in threads:
         thread.join()
     for of_receiver in got:
-        assert all(one.tolist() == other.tolist() for one, other in zip(of_receiver, messages, strict=True))
+        assert all(np.array_equal(one, other) for one, other in zip(of_receiver, messages, strict=True))
     sender.close()
 
 

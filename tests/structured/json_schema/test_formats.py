@@ -59,8 +59,8 @@ def test_a_validator_rejects_what_is_surely_outside(name: str) -> None:
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)
     walker = Walker.of_language(json_schema_language(json.dumps(schema)))
     source = random.Random(3)
-    texts = [text for _ in range(100) if (text := walker.write(source, 60)) is not None]
-    assert len(texts) > 40
+    texts = [text for _ in range(50) if (text := walker.write(source, 60)) is not None]
+    assert len(texts) > 20
     assert [text for text in texts if not validator.is_valid(json.loads(text))] == []
 
 

@@ -117,7 +117,7 @@ def test_walks(
     form = language(spec).form
     assert form is not None
     total = 0
-    for number in range(examples(24)):
+    for number in range(examples(12)):
         draw = random.Random(number)
         took = 0
         matchers = [one.begin().matcher for one in (whole, grammar, host)]

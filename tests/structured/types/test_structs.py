@@ -86,7 +86,7 @@ def test_every_text_is_read(kind: Any) -> None:
     walkers = [Walker.of_grammar(language.grammar)]
     if language.regex is not None:
         walkers.append(Walker.of_regex(language.regex))
-    texts = [text for walker in walkers for _ in range(15) if (text := walker.write(source)) is not None]
+    texts = [text for walker in walkers for _ in range(8) if (text := walker.write(source)) is not None]
     assert len(texts) > 4
     for text in texts:
         assert isinstance(typed.parse(text), holder)
