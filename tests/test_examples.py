@@ -37,7 +37,7 @@ def test_the_program_is_listed_and_tested(name: str) -> None:
 
 
 @embedded
-@pytest.mark.long
+@pytest.mark.slow  # the README's example extracts, too
 def test_the_program_that_extracts(capsys: pytest.CaptureFixture[str]) -> None:
     with loaded_once(), LLM("smollm2", **OPTIONS) as llm:
         curie, lovelace = program("extraction.py")["main"](llm)

@@ -129,7 +129,14 @@ def test_memory_is_stacked_for_each_model(tmp_path: Path) -> None:
     assert {"m", "other", "65", "weights", "cache", "reserved", "GiB", "sequences of 4,096 tokens"} <= texts(path)
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.name)
+# By default every fourth file.
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.name, marks=[pytest.mark.slow] * bool(index % 4))
+        for index, path in enumerate(sorted(RESULTS.glob("*.jsonl")))
+    ],
+)
 def test_results_of_the_repository_can_be_plotted(path: Path, tmp_path: Path) -> None:
     for name, draw in plots_of(read_results(path, plotted_fields)).items():
         draw(tmp_path / f"{name}.svg")

@@ -41,6 +41,7 @@ def test_ranks_that_would_have_no_head_are_refused(tmp_path: Path) -> None:
         LLM(str(tmp_path), device="cpu", tensor_parallel_size=4)
 
 
+@pytest.mark.slow  # `test_watchdog.py` has ranks that fail, and `test_remote_engine.py` models
 def test_a_rank_that_cannot_load_says_why(tmp_path: Path) -> None:
     write_model(tmp_path, "llama-64")
     with pytest.raises(ModelLoadError, match=r"kv_cache_memory_gib|the cache has room"):

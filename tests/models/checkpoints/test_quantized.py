@@ -216,6 +216,7 @@ def test_an_unknown_conversion_is_refused() -> None:
         open_checkpoint("smollm2", quantization="int3")
 
 
+@pytest.mark.slow  # small models that are converted have tests above
 @pytest.mark.usefixtures("few_layers")
 def test_the_engine_converts_the_embedded_model() -> None:
     """INT8's error is far below what would change a greedy token here."""

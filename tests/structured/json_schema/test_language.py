@@ -584,7 +584,10 @@ def test_a_regex_over_its_limit_leaves_the_grammar() -> None:
             marks=pytest.mark.slow,
         ),
         {"type": "string", "allOf": [{"pattern": f"(a|b)*{'(a|b)' * n}a(a|b){{12}}"} for n in range(4)]},
-        {"patternProperties": {f"{chr(97 + i)}.*{chr(98 + i)}": {"minimum": i} for i in range(12)}},
+        pytest.param(
+            {"patternProperties": {f"{chr(97 + i)}.*{chr(98 + i)}": {"minimum": i} for i in range(12)}},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["allOf of anyOf", "not oneOf", "patterns", "overlapping patternProperties"],
 )
