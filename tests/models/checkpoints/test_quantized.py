@@ -234,19 +234,25 @@ def test_the_engine_converts_the_embedded_model() -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.usefixtures("few_layers")
+@pytest.mark.parametrize(("kv_cache_dtype", "head"), [("bfloat16", 128), ("fp8", 64), ("int8", 68)])
+def test_a_narrower_cache_has_more_blocks(kv_cache_dtype: str, head: int) -> None:
+    """Of four layers with 3 heads of 64; ``head`` is the bytes of one's keys for a token."""
+    with LLM(
+        "smollm2", kv_cache_dtype=kv_cache_dtype, kv_cache_memory_gib=0.01, drafter="none", max_model_len=64
+    ) as llm:
+        assert llm.info.cache_blocks == int(0.01 * 2**30) // (2 * 4 * 3 * 16 * head)
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_weights")
-@pytest.mark.parametrize(
-    "kv_cache_dtype", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("bfloat16", "fp8")), "int8"]
-)
-def test_a_narrower_cache_has_more_blocks(kv_cache_dtype: str) -> None:
-    llm = LLM(
-        "smollm2", kv_cache_dtype=kv_cache_dtype, max_model_len=64, kv_cache_memory_gib=0.01, drafter="none"
-    )  # fmt: skip
-    # Of 30 layers with 3 heads of 64: the bytes of keys and values of a block of 16 tokens.
-    head = {"bfloat16": 128, "fp8": 64, "int8": 68}[kv_cache_dtype]
-    assert llm.info.cache_blocks == int(0.01 * 2**30) // (2 * 30 * 3 * 16 * head)
-    params = SamplingParams(temperature=0, max_tokens=8)
-    (output,) = llm.generate(["The capital of France is"], params, use_tqdm=False)
+@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "fp8", "int8"])
+def test_the_embedded_model_answers_with_a_narrower_cache(kv_cache_dtype: str) -> None:
+    with LLM(
+        "smollm2", kv_cache_dtype=kv_cache_dtype, kv_cache_memory_gib=0.01, drafter="none", max_model_len=64
+    ) as llm:
+        params = SamplingParams(temperature=0, max_tokens=8)
+        (output,) = llm.generate(["The capital of France is"], params, use_tqdm=False)
     assert "Paris" in output.outputs[0].text
 
 
