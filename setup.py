@@ -16,6 +16,7 @@ COMPILED = (
     "engine/drafting/cache.py",
     "engine/drafting/policy.py",
     "engine/request/sequence.py",
+    "engine/runner/graphs/captured_step.py",
     "engine/runner/graphs/executor.py",
     "engine/runner/graphs/inputs.py",
     "engine/runner/launched_step.py",

@@ -51,11 +51,12 @@ from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.request.sequence import Row
-from draftline.engine.runner.executor import Executor, Executors, ForwardResult, SampleResult
+from draftline.engine.runner.executor import Executor, Executors, ForwardResult, SampleResult, WholeStep
 from draftline.engine.runner.graphs.inputs import draft_words, fill_chunks, fill_drafts, fill_forward, forward_words
 from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
+from draftline.engine.runner.slot_writer import STEP_WRITES, TableWrites, write_words
 from draftline.engine.runner.timing import END
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.tools.formats import FORMATS
@@ -122,16 +123,20 @@ _ACCEPTED = (0, 2, 1, 4, 0, 1)
 """How many drafts a row accepts, in turns."""
 
 
-class NoDevice(Executor):
-    """The host's part of an executor of graphs. Each row gets the same token in every step without drafts."""
+class NoDevice(Executor, WholeStep):
+    """The host's part of an executor of graphs, of whole steps that draft, too.
 
-    drafts_in_step = True
+    Each row gets the same token in every step without drafts.
+    """
+
+    drafts = True
 
     def __init__(self, max_rows: int, max_drafts: int, vocab_size: int) -> None:
         """Draw the tokens."""
         self._max_rows = max_rows
         self._inputs = np.zeros(forward_words(max_rows), np.int64)
         self._draft_inputs = np.zeros(draft_words(max_rows), np.int64)
+        self._writes = np.zeros(write_words(STEP_WRITES), np.int64)
         draw = torch.Generator().manual_seed(0)
         self._tokens = torch.randint(vocab_size, (max_rows * (max_drafts + 1),), generator=draw)
         self._accepted = torch.ones(max_rows, dtype=torch.int64)
@@ -145,11 +150,16 @@ class NoDevice(Executor):
         fill_chunks(self._inputs, self._max_rows, chunks)
 
     @override
-    def step(self, rows: tuple[Row, ...], features: SamplingFeatures) -> tuple[ForwardResult, SampleResult]:
+    def whole_step(self, features: SamplingFeatures) -> NoDevice:
+        return self
+
+    @override
+    def launch(self, rows: tuple[Row, ...], writes: TableWrites) -> tuple[ForwardResult, SampleResult]:
         if any(row.drafts for row in rows):
             self.draft(rows)
         result = self.forward(rows)
-        return result, self.sample(rows, result, features)
+        writes.fill(self._writes, STEP_WRITES)
+        return result, self.sample(rows, result, SamplingFeatures.NONE)
 
     @override
     def draft(self, rows: tuple[Row, ...]) -> None:

@@ -112,7 +112,7 @@ class Follower:
     def launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...]) -> None:
         """The counterpart of `Runner.launch`."""
         rows = plan.rows
-        self._slots.apply(plan)
+        self._slots.send(self._slots.collect(plan))
         if catch_up and self._shares_drafter:
             self._executors.for_catch_up(catch_up).catch_up(catch_up)
         if not rows:

@@ -254,13 +254,33 @@ class InputGraph(_StagedGraph):
 
     def record(self, recorder: Recorder, work: Callable[[], _T]) -> _T:
         """Capture the graph, whose work reads `tensor`."""
-        from draftline.kernels.triton.pinned import receive  # only GPUs have Triton
 
         def receive_and_work(stages: Tensor, turn: Tensor) -> _T:
-            receive(stages, turn, self.tensor)
+            self._receive(stages, turn)
             return work()
 
         return self._record(recorder, receive_and_work)
+
+    def _receive(self, stages: Tensor, turn: Tensor) -> None:
+        from draftline.kernels.triton.pinned import receive  # only GPUs have Triton
+
+        receive(stages, turn, self.tensor)
+
+
+class WritingInputGraph(InputGraph):
+    """An `InputGraph` that also begins with a few writes, as a `WriteGraph` does them: behind the inputs."""
+
+    def __init__(self, words: int, write_words: int, out: Tensor) -> None:
+        """Allocate inputs of ``words``. The writes' part of a message has ``write_words``, and ``out`` the places."""
+        _StagedGraph.__init__(self, words + write_words, out.device)
+        self.tensor = torch.zeros(words, dtype=torch.int64, device=out.device)
+        self._out = out
+
+    @override
+    def _receive(self, stages: Tensor, turn: Tensor) -> None:
+        from draftline.kernels.triton.pinned import receive_with_writes  # only GPUs have Triton
+
+        receive_with_writes(stages, turn, self.tensor, self._out)
 
 
 class WriteGraph(_StagedGraph):

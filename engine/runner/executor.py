@@ -17,6 +17,7 @@ from torch import Tensor
 
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.shapes import StepShape, StepShapes
+from draftline.engine.runner.slot_writer import TableWrites
 from draftline.engine.runner.timing import StepClock
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.constraints import ConstraintTable
@@ -118,23 +119,30 @@ class SampleResult(NamedTuple):
     arriving_moments: Tensor | None
 
 
-class Executor(Protocol):
-    """Computes a step, whole or in parts. All is launched in the device's order, without waiting for it.
+class WholeStep(Protocol):
+    """A step whose parts are launched at once.
 
     Attributes:
-        drafts_in_step: whether `step` drafts, too.
+        drafts: whether it drafts, too. If not, rows with drafts must have theirs before.
     """
 
-    drafts_in_step: bool = False
+    drafts: bool
+
+    def launch(self, rows: tuple[Row, ...], writes: TableWrites) -> tuple[ForwardResult, SampleResult]:
+        """Write to the slot table, at most `STEP_WRITES`, and then compute the step."""
+        ...
+
+
+class Executor(Protocol):
+    """Computes a step, whole or in parts. All is launched in the device's order, without waiting for it."""
 
     def catch_up(self, chunks: Seq[DraftChunk]) -> None:
         """Bring the drafter's own cache up to date with some known tokens."""
         ...
 
-    def step(self, rows: tuple[Row, ...], features: SamplingFeatures) -> tuple[ForwardResult, SampleResult]:
-        """`forward` and `sample`, and before them `draft` for the rows that want drafts if this executor does so."""
-        result = self.forward(rows)
-        return result, self.sample(rows, result, features)
+    def whole_step(self, features: SamplingFeatures) -> WholeStep | None:
+        """The step of rows that use at most these features; None if it is launched in parts, as below."""
+        return None
 
     def draft(self, rows: tuple[Row, ...]) -> None:
         """Write drafts of the rows, which all want some, into the slot table."""
@@ -174,7 +182,7 @@ class Executors:
     are_uneven: AreUneven = never_uneven
 
     def for_step(self, rows: tuple[Row, ...]) -> Executor:
-        """The executor that runs ``step``, or ``forward`` and ``sample``, of these rows."""
+        """The executor that runs the step of these rows, or its ``forward`` and ``sample``."""
         return self._graph_of(self.shapes.of_step(rows, self.are_uneven)) if self.graphs else self.eager
 
     def for_catch_up(self, chunks: Seq[DraftChunk]) -> Executor:

@@ -12,16 +12,16 @@ import torch
 
 from draftline.engine.request.sequence import Plan, Row
 from draftline.engine.runner.capture import Captures, GraphRecorder
-from draftline.engine.runner.executor import Executor, Executors, ForwardResult, SampleResult, drafting
+from draftline.engine.runner.executor import Executor, Executors, ForwardResult, SampleResult, WholeStep, drafting
 from draftline.engine.runner.launched_step import LaunchedStep, read_back
 from draftline.engine.runner.masks import NO_MASKS, ConstraintMasks, StepMasks
 from draftline.engine.runner.memory import check_device
 from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.runner.ranks import ALONE, OtherRanks
-from draftline.engine.runner.slot_writer import SlotWriter
+from draftline.engine.runner.slot_writer import NO_WRITES, STEP_WRITES, SlotWriter
 from draftline.engine.runner.transfer import EventPool
 from draftline.kernels.ops import Ops
-from draftline.kernels.slots import SamplingFeatures, SlotTable
+from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftChunk, Drafter
 
 
@@ -92,25 +92,40 @@ class Runner:
         self._ranks.begin(plan, catch_up)
         # Bring the device's tables up to date: slots and blocks, constraints, the drafter's own cache.
         with part("upload"):
-            features = self._slots.apply(plan)
             masks = self._masks.begin(plan, in_flight)
+            writes = self._slots.collect(plan)
+            executor, whole = self._executor_of(rows, masks)
+            drafts_before = () if whole is None or whole.drafts else drafting(rows)
+            # The graph of a whole step carries out a few writes itself, if nothing needs them before.
+            if whole is None or catch_up or drafts_before or len(writes) > STEP_WRITES:
+                self._slots.send(writes)
+                writes = NO_WRITES
             if catch_up:
                 self._executors.for_catch_up(catch_up).catch_up(catch_up)
-        executor = self._executors.for_step(rows)
-        by_operation = executor is self._executors.eager
-        if by_operation or masks is not NO_MASKS:
+        if executor is self._executors.eager or masks is not NO_MASKS:
             let_others_run()
-        if by_operation or masks is not NO_MASKS or self._ranks.exchange:
-            forward, samples = self._launch_parts(rows, features, executor, masks)
+        if drafts_before:
+            with part("draft"):
+                self._executors.for_drafts(drafts_before).draft(drafts_before)
+        if whole is None:
+            forward, samples = self._launch_parts(rows, executor, masks)
         else:
-            forward, samples = self._launch_whole(rows, features, executor)
+            with part("step"):
+                forward, samples = whole.launch(rows, writes)
         with part("read_back"):
             step = read_back(rows, forward, samples, self._ops, self._arrivals)
         step.capture_s = self.captures.seconds - capturing
         return step
 
+    def _executor_of(self, rows: tuple[Row, ...], masks: StepMasks) -> tuple[Executor, WholeStep | None]:
+        """The executor of a step, and the step whole if nothing comes between its parts."""
+        executor = self._executors.for_step(rows)
+        if masks is not NO_MASKS or self._ranks.exchange:
+            return executor, None
+        return executor, executor.whole_step(self._slots.features(rows))
+
     def _launch_parts(
-        self, rows: tuple[Row, ...], features: SamplingFeatures, executor: Executor, masks: StepMasks
+        self, rows: tuple[Row, ...], executor: Executor, masks: StepMasks
     ) -> tuple[ForwardResult, SampleResult]:
         """Launch a step part by part: between them the host may write masks, and ranks may exchange tokens."""
         part = self.profiler.part
@@ -127,27 +142,16 @@ class Runner:
 
         # Sample every position as plain decoding would, and keep the drafts that were sampled, too.
         with part("sample"):
-            samples = executor.sample(rows, forward, features)
+            samples = executor.sample(rows, forward, self._slots.features(rows))
             self._ranks.spread_tokens(samples.tokens)
         return forward, samples
-
-    def _launch_whole(
-        self, rows: tuple[Row, ...], features: SamplingFeatures, executor: Executor
-    ) -> tuple[ForwardResult, SampleResult]:
-        """Launch a step between whose parts nothing comes."""
-        part = self.profiler.part
-        if not executor.drafts_in_step and (some := drafting(rows)):
-            with part("draft"):
-                self._executors.for_drafts(some).draft(some)
-        with part("step"):
-            return executor.step(rows, features)
 
     @torch.inference_mode()
     def fill(self, rows: tuple[Row, ...]) -> None:
         """Let the rows' sequences enter their slots, without a step."""
         plan = Plan(admitted=rows)
         self._ranks.begin(plan)
-        self._slots.apply(plan)
+        self._slots.send(self._slots.collect(plan))
 
     @torch.inference_mode()
     def forget_texts(self) -> None:

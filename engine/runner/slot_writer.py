@@ -59,16 +59,19 @@ def sampling_features(sampling: SamplingParams) -> SamplingFeatures:
     return features
 
 
+STEP_WRITES = 128
+"""Words that the graph of a whole step writes itself: the blocks of most steps. A power of two."""
+
 _FEW = 4096
-"""Words that a graph writes at once: a step's blocks, and new sequences of some thousand tokens. Operations would take
-the host several times as long, in most steps of large batches."""
+"""Words that a graph of its own writes at once: new sequences of some thousand tokens, too. Operations would take the
+host several times as long."""
 
 _LONG = 64
 """Values of a run from which on arrays are the sooner way to write it."""
 
 
 @dataclass(slots=True)
-class _Writes:
+class TableWrites:
     """The int32 to write to a slot table's storage, and their offsets in it; no offset twice.
 
     Attributes:
@@ -99,17 +102,22 @@ class _Writes:
 
     def fill(self, message: np.ndarray, size: int) -> np.ndarray:
         """Return an int64 array for ``size`` writes: their number, their offsets and, as pairs, their values."""
+        message[0] = len(self)
+        if not message[0]:
+            return message
         offsets, written = message[1 : 1 + size], message[1 + size :].view(np.int32)
         end = len(self.offsets)
         offsets[:end], written[:end] = self.offsets, self.values
         for start, values in self.runs:
             begin, end = end, end + len(values)
             offsets[begin:end], written[begin:end] = np.arange(start, start + len(values)), values
-        message[0] = end
         return message
 
 
-def _words(size: int) -> int:
+NO_WRITES = TableWrites()
+
+
+def write_words(size: int) -> int:
     """How many int64 such a message takes."""
     return 1 + size + (size + 1) // 2
 
@@ -132,20 +140,19 @@ class SlotWriter:
         """
         self._table = table
         self._eos_ids = eos_ids
-        self._graph = None if recorder is None else WriteGraph(_words(_FEW), table.words, recorder)
+        self._graph = None if recorder is None else WriteGraph(write_words(_FEW), table.words, recorder)
         self._features = [0] * len(table.tokens)  # of each slot, as bits: flags take microseconds to unite
         # Of fields that are padded with -1: how many entries of each slot are not.
         self._filled = {"stop_ids": [0] * len(table.tokens), "bias_ids": [0] * len(table.tokens)}
         # The offset and stride of each field.
         self._fields = {one.name: _offset_and_stride(getattr(table, one.name)) for one in fields(table)}
 
-    def apply(self, plan: Plan) -> SamplingFeatures:
-        """Fill the slots of the plan's admitted rows, and update the block tables.
+    def collect(self, plan: Plan) -> TableWrites:
+        """What to write for a plan: the slots of its admitted rows, and the changes of block tables.
 
-        Returns:
-            The sampling features that at least one of the plan's rows uses in this step.
+        Unless the step itself does, `send` must write it before anything reads the table.
         """
-        writes = _Writes()
+        writes = TableWrites()
         for row in plan.admitted:
             self._fill(row, writes)
         if plan.new_blocks:
@@ -154,25 +161,27 @@ class SlotWriter:
                 [offset + slot * stride + index for slot, index, _ in plan.new_blocks],
                 [block for _, _, block in plan.new_blocks],
             )
-        if count := len(writes):
-            self._send(writes, count)
-        return self._features_of(plan.rows)
+        return writes
 
-    def _send(self, writes: _Writes, count: int) -> None:
-        storage = self._table.words
+    def send(self, writes: TableWrites) -> None:
+        """Write to the table, in the device's order."""
+        storage, count = self._table.words, len(writes)
+        if not count:
+            return
         if self._graph is not None and count <= _FEW:
             self._graph.launch(lambda message: writes.fill(message, _FEW))
         else:
-            message = writes.fill(np.empty(_words(count), np.int64), count)
+            message = writes.fill(np.empty(write_words(count), np.int64), count)
             _write(upload(message, storage.device), count, storage)
 
-    def _features_of(self, rows: tuple[Row, ...]) -> SamplingFeatures:
+    def features(self, rows: tuple[Row, ...]) -> SamplingFeatures:
+        """The sampling features that at least one of the rows uses in this step."""
         used = SamplingFeatures(reduce(or_, {self._features[row.slot] for row in rows if row.samples}, 0))
         if SamplingFeatures.MIN_TOKENS in used and not any(_bans_stops(row) for row in rows if row.samples):
             used ^= SamplingFeatures.MIN_TOKENS
         return used
 
-    def _fill(self, row: Row, writes: _Writes) -> None:
+    def _fill(self, row: Row, writes: TableWrites) -> None:
         slot, sequence = row.slot, row.sequence
         params = sequence.sampling
         features = sampling_features(params)

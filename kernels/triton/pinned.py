@@ -75,6 +75,33 @@ def _receive_writes_kernel(
     tl.store(turn, (own + 1) % turns)
 
 
+@triton.jit(do_not_specialize=["words", "turns"])
+def _receive_with_writes_kernel(
+    stages: tl.tensor,
+    turn: tl.tensor,
+    out: tl.tensor,
+    written: tl.tensor,
+    words: int,
+    turns: int,
+    WRITES: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program, as the two others. All is asked for at once: a trip to the host's memory takes a microsecond."""
+    own = tl.load(turn)
+    stage = stages + own.to(tl.int64) * (words + 1 + WRITES + WRITES // 2)
+    places = stage + words + 1
+    at = tl.arange(0, WRITES)
+    count = tl.load(stage + words, volatile=True).to(tl.int32)
+    place = tl.load(places + at, volatile=True)
+    value = tl.load((places + WRITES).to(tl.pointer_type(tl.int32)) + at, volatile=True)
+    for base in range(0, words, BLOCK):
+        index = base + tl.arange(0, BLOCK)
+        tl.store(out + index, tl.load(stage + index, mask=index < words, volatile=True), mask=index < words)
+    tl.store(written + place, value, mask=at < count)
+    tl.debug_barrier()  # all threads have read the turn
+    tl.store(turn, (own + 1) % turns)
+
+
 @triton.jit(do_not_specialize=["samples", "rows", "words", "most_samples", "most_rows", "turns"])
 def _deliver_kernel(
     tokens: tl.tensor,
@@ -133,6 +160,20 @@ def receive_writes(stages: Tensor, turn: Tensor, out: Tensor) -> None:
     turns, words = stages.shape
     size = (words - 1) // 3 * 2
     _receive_writes_kernel[(1,)](stages, turn, out, words, size, turns, FEW=_FEW, BLOCK=_BLOCK)
+
+
+def receive_with_writes(stages: Tensor, turn: Tensor, out: Tensor, written: Tensor) -> None:
+    """`receive`, and carry out the writes behind the words that are received, as `receive_writes` does.
+
+    Args:
+        stages: [N, W + 1 + S + S / 2] int64, pinned, S a power of two.
+        turn: [1] int32 on the device, below N.
+        out: [W] int64 on the device.
+        written: int32 on the device, of any size: where the writes go.
+    """
+    turns, (words,) = len(stages), out.shape
+    writes = (stages.shape[1] - words - 1) // 3 * 2
+    _receive_with_writes_kernel[(1,)](stages, turn, out, written, words, turns, WRITES=writes, BLOCK=_BLOCK)
 
 
 def deliver(tokens: Tensor, accepted: Tensor, moments: Tensor, stages: Tensor, turn: Tensor, most_samples: int) -> None:

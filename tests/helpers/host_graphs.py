@@ -54,6 +54,20 @@ class HostInputGraph:
         self._graph.replay()
 
 
+class HostWritingInputGraph(HostInputGraph):
+    """A `WritingInputGraph` without a device."""
+
+    def __init__(self, words: int, write_words: int, out: torch.Tensor) -> None:
+        self._message = torch.zeros(words + write_words, dtype=torch.int64)
+        self.tensor = self._message[:words]
+        self._out = out
+
+    def launch(self, fill: Callable[[np.ndarray], object]) -> None:
+        fill(self._message.numpy())
+        write(self._message[len(self.tensor) :], self._out)
+        self._graph.replay()
+
+
 class ResultRecorder(HostRecorder):
     """A recorder of graphs that leave results: every replay writes them to the same tensors."""
 
@@ -98,13 +112,15 @@ class HostWriteGraph:
 
     def __init__(self, words: int, out: torch.Tensor, recorder: HostRecorder) -> None:
         self._message = torch.zeros(words, dtype=torch.int64)
-        self._graph, _ = recorder.record(lambda: self._write(out))
-
-    def _write(self, out: torch.Tensor) -> None:
-        count, size = int(self._message[0]), (len(self._message) - 1) // 3 * 2
-        values = self._message[1 + size :].view(torch.int32)
-        out.index_copy_(0, self._message[1 : 1 + count], values[:count])
+        self._graph, _ = recorder.record(lambda: write(self._message, out))
 
     def launch(self, fill: Callable[[np.ndarray], object]) -> None:
         fill(self._message.numpy())
         self._graph.replay()
+
+
+def write(message: torch.Tensor, out: torch.Tensor) -> None:
+    """Carry out a message's writes."""
+    count, size = int(message[0]), (len(message) - 1) // 3 * 2
+    values = message[1 + size :].view(torch.int32)
+    out.index_copy_(0, message[1 : 1 + count], values[:count])

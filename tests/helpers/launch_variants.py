@@ -96,6 +96,13 @@ class _InputGraph:
         return recorder.record(work)[1]
 
 
+class _WritingInputGraph(_InputGraph):
+    """A `WritingInputGraph` likewise."""
+
+    def __init__(self, words: int, write_words: int, out: Tensor) -> None:
+        super().__init__(words, META)
+
+
 def _upload(values: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(values).to(META)
 
@@ -135,7 +142,10 @@ def steps(
 def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int) -> tuple[set[Launch], set[Launch]]:
     """The launches of ``count`` steps by operation, and those of them that a start does not compile."""
     results = SimpleNamespace(deliver=lambda *copied: None, settle=lambda: None)
-    stand_ins = {"InputGraph": _InputGraph, "ResultStages": lambda *_: results, "unowned": lambda tensor: tensor}
+    stand_ins = {
+        "InputGraph": _InputGraph, "WritingInputGraph": _WritingInputGraph, "ResultStages": lambda *_: results,
+        "unowned": lambda tensor: tensor,
+    }  # fmt: skip
     for name, stand_in in stand_ins.items():
         setattr(executor, name, stand_in)
         setattr(step_graphs, name, stand_in)

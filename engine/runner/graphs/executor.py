@@ -20,14 +20,14 @@ from collections.abc import Sequence as Seq
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from draftline.engine.request.sequence import Row
-from draftline.engine.runner.capture import InputGraph, Late, Recorder, ResultStages, unowned
-from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult, drafting
+from draftline.engine.runner.capture import InputGraph, Late, Recorder, ResultStages, WritingInputGraph, unowned
+from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
+from draftline.engine.runner.graphs.captured_step import CapturedStep, of_samples, take_result
 from draftline.engine.runner.graphs.inputs import (
     draft_words,
     fill_chunks,
@@ -38,26 +38,13 @@ from draftline.engine.runner.graphs.inputs import (
     slots_and_plan,
 )
 from draftline.engine.runner.shapes import StepShape
+from draftline.engine.runner.slot_writer import STEP_WRITES, write_words
 from draftline.engine.runner.timing import DRAFTS, FORWARD, SAMPLING
 from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SampleRows, SamplingFeatures
 from draftline.kernels.triton.inputs.gather import GatherBounds, gather_planned
 from draftline.kernels.triton.sampling.sample import IN_EVERY_KERNEL
 from draftline.spec.drafter import DraftChunk, DraftRows
-
-
-class _Step(NamedTuple):
-    """A captured step.
-
-    Attributes:
-        graph: all of it.
-        result: what the forward pass leaves. Nothing owns the logits' memory.
-        tokens: [samples] int64.
-    """
-
-    graph: InputGraph
-    result: ForwardResult
-    tokens: Tensor
 
 
 class _Forward(NamedTuple):
@@ -119,8 +106,6 @@ class GraphExecutor(Executor):
         self._sampling_recorder = sampling
         self._results = results
         self._eager = eager
-        # In steps with prompts, fewer rows draft than the shape has.
-        self.drafts_in_step = shape.drafts > 0 and not shape.has_prompts
         self.step_graph, self.masked_step_graph = (
             Late(f"steps of {shape} with {features}", partial(self._capture_step, features)) for features in _WHOLE
         )
@@ -139,19 +124,22 @@ class GraphExecutor(Executor):
             graph = self._sampling[features] = Late(what, partial(self._capture_sampling, features))
         return graph
 
-    def _capture_step(self, features: SamplingFeatures) -> _Step:
-        rows, device = self._shape.rows, self._parts.table.tokens.device
-        words = forward_words(rows)
-        graph = InputGraph(words + (draft_words(rows) if self.drafts_in_step else 0), device)
+    def _capture_step(self, features: SamplingFeatures) -> CapturedStep:
+        shape, table = self._shape, self._parts.table
+        # In steps with prompts, fewer rows draft than the shape has.
+        drafts = shape.drafts > 0 and not shape.has_prompts
+        words = forward_words(shape.rows)
+        more = draft_words(shape.rows) if drafts else 0
+        graph = WritingInputGraph(words + more, write_words(STEP_WRITES), table.words)
 
         def step() -> tuple[ForwardResult, Tensor]:
-            if self.drafts_in_step:
+            if drafts:
                 self._propose(graph.tensor[words:])
             result, starts = self._gather_and_forward(graph.tensor[:words])
             return result, self._sample(result, starts, features)
 
         result, tokens = graph.record(self._forward_recorder, step)
-        return _Step(graph, _without_logits(result), tokens)
+        return CapturedStep(shape, drafts, graph, _without_logits(result), tokens, self._results)
 
     def _capture_forward(self) -> _Forward:
         graph = InputGraph(forward_words(self._shape.rows), self._parts.table.tokens.device)
@@ -226,25 +214,9 @@ class GraphExecutor(Executor):
         graph.launch(lambda inputs: fill_chunks(inputs, self._shape.rows, chunks))
 
     @override
-    def step(self, rows: tuple[Row, ...], features: SamplingFeatures) -> tuple[ForwardResult, SampleResult]:
+    def whole_step(self, features: SamplingFeatures) -> CapturedStep | None:
         graph = self._steps.get(features & ~IN_EVERY_KERNEL)
-        captured = None if graph is None else graph.find()
-        if captured is None:
-            return self._step_in_parts(rows, features)
-        captured.graph.launch(lambda inputs: self._fill_step(inputs, rows))
-        samples = sum([row.samples for row in rows])
-        return _of_samples(captured.result, samples), self._take(captured.tokens, samples, len(rows))
-
-    def _fill_step(self, inputs: np.ndarray, rows: tuple[Row, ...]) -> None:
-        fill_forward(inputs, self._shape.rows, rows)
-        if self.drafts_in_step:
-            fill_drafts(inputs[forward_words(self._shape.rows) :], self._shape.rows, rows)
-
-    def _step_in_parts(self, rows: tuple[Row, ...], features: SamplingFeatures) -> tuple[ForwardResult, SampleResult]:
-        if self.drafts_in_step:
-            self.draft(drafting(rows))
-        result = self.forward(rows)
-        return result, self.sample(rows, result, features)
+        return None if graph is None else graph.find()
 
     @override
     def draft(self, rows: tuple[Row, ...]) -> None:
@@ -259,7 +231,7 @@ class GraphExecutor(Executor):
         if captured is None:
             return self._eager.forward(rows)
         captured.graph.launch(lambda inputs: fill_forward(inputs, self._shape.rows, rows))
-        return _of_samples(captured.result, sum([row.samples for row in rows]))
+        return of_samples(captured.result, sum([row.samples for row in rows]))
 
     @override
     def sample(self, rows: tuple[Row, ...], result: ForwardResult, features: SamplingFeatures) -> SampleResult:
@@ -271,12 +243,7 @@ class GraphExecutor(Executor):
             return self._eager.sample(rows, exact, features)
         graph, tokens = captured
         graph.replay()
-        return self._take(tokens, samples, len(rows))
-
-    def _take(self, tokens: Tensor, samples: int, rows: int) -> SampleResult:
-        """The result of the graph that was launched last, which samples."""
-        arriving, counts, moments = self._results.take(samples, rows)
-        return SampleResult(tokens[:samples], arriving, counts, moments if self._shape.drafts else None)
+        return take_result(self._results, self._shape, tokens, samples, len(rows))
 
     def _bounds(self, logits: int) -> GatherBounds:
         shape, max_len = self._shape, self._parts.table.tokens.shape[1]
@@ -292,8 +259,3 @@ class GraphExecutor(Executor):
 def _without_logits(result: ForwardResult) -> ForwardResult:
     """The same, with logits that nothing owns."""
     return ForwardResult(unowned(result.logits), result.slots, result.positions)
-
-
-def _of_samples(result: ForwardResult, samples: int) -> ForwardResult:
-    """The same without the logits of padding."""
-    return ForwardResult(result.logits[:samples], result.slots, result.positions)

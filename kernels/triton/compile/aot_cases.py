@@ -20,7 +20,7 @@ from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inbox import PROGRAMS
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.ops import TritonOps
-from draftline.kernels.triton.pinned import deliver, receive, receive_writes
+from draftline.kernels.triton.pinned import deliver, receive, receive_with_writes, receive_writes
 
 Case = Callable[[Ops], object]
 
@@ -255,6 +255,7 @@ def _pinned(_: Ops) -> None:
     stages, turn = _empty(4, 700, dtype=torch.int64), _empty(1, dtype=torch.int32)
     receive(stages, turn, _empty(700, dtype=torch.int64))
     receive_writes(stages, turn, _empty(5000, dtype=torch.int32))
+    receive_with_writes(stages, turn, _empty(700 - 193, dtype=torch.int64), _empty(5000, dtype=torch.int32))
     tokens, accepted, moments = (
         _empty(64, dtype=torch.int64),
         _empty(32, dtype=torch.int32),

@@ -204,18 +204,14 @@ def test_operations_do_what_no_memory_is_left_to_capture(
         assert eager.calls[-2:] == ["draft", "catch_up"]
 
 
-@pytest.mark.parametrize("drafts", [0, 3])
-def test_a_step_without_memory_for_its_graph_is_launched_by_operation(
-    drafts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graphs, "InputGraph", RoomForInputs)
-    eager, recorder = Operations(), Room(0)
-    parts = SimpleNamespace(table=SimpleNamespace(tokens=torch.zeros(4, 9)))
-    made: Any = (StepShape.decode(4, drafts), parts, recorder, recorder, None, eager)
+def test_a_step_without_memory_for_its_graph_is_launched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "WritingInputGraph", lambda words, *_: RoomForInputs(words, torch.device("cpu")))
+    table = SimpleNamespace(tokens=torch.zeros(4, 9), words=None)
+    made: Any = (StepShape.decode(4, 3), SimpleNamespace(table=table), Room(0), Room(0), None, Operations())
     executor = GraphExecutor(*made)
     for _ in range(2):
-        executor.step(tuple(row(slot, 5, drafts=drafts) for slot in range(3)), SamplingFeatures.NONE)
-    assert eager.calls == 2 * [*["draft"][: bool(drafts)], "forward", "sample"]
+        assert executor.whole_step(SamplingFeatures.TEMPERATURE) is None
+    assert executor.step_graph.tried
 
 
 def test_the_largest_shapes_have_the_most_samples_or_tokens() -> None:

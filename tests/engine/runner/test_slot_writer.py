@@ -26,7 +26,12 @@ def row_of(slot: int, tokens: list[int], sampling: SamplingParams, seed: int = 5
 
 
 def enter(writer: SlotWriter, *rows: Row) -> SamplingFeatures:
-    return writer.apply(Plan(rows=rows, admitted=rows))
+    return apply(writer, Plan(rows=rows, admitted=rows))
+
+
+def apply(writer: SlotWriter, plan: Plan) -> SamplingFeatures:
+    writer.send(writer.collect(plan))
+    return writer.features(plan.rows)
 
 
 def test_fields_share_one_storage_and_begin_where_kernels_read_fast(table: SlotTable) -> None:
@@ -89,11 +94,11 @@ def test_nothing_of_an_earlier_sequence_counts_in_its_slot(table: SlotTable) -> 
 def test_blocks_and_sequences_are_written_together(table: SlotTable) -> None:
     writer = SlotWriter(table, EOS)
     entering = row_of(0, [8, 8], SamplingParams())
-    writer.apply(Plan(rows=(entering,), admitted=(entering,), new_blocks=((0, 0, 17), (2, 3, 18), (1, 2, 19))))
+    apply(writer, Plan(rows=(entering,), admitted=(entering,), new_blocks=((0, 0, 17), (2, 3, 18), (1, 2, 19))))
     assert table.tokens[0, :2].tolist() == [8, 8]
     assert (table.block_tables[0, 0], table.block_tables[2, 3], table.block_tables[1, 2]) == (17, 18, 19)
     assert table.block_tables.sum() == 17 + 18 + 19
-    assert writer.apply(Plan()) == SamplingFeatures.NONE
+    assert apply(writer, Plan()) == SamplingFeatures.NONE
 
 
 def test_prompts_of_any_lengths_are_written_together() -> None:
@@ -118,9 +123,9 @@ def test_a_graph_writes_what_operations_would(prompt: int, monkeypatch: pytest.M
     assert torch.equal(tables[0].words, tables[1].words)
     for writer in (by_graph, by_operations):
         entering = row_of(1, list(range(7, 7 + prompt)), SamplingParams(temperature=0.3, logit_bias={3: 1.5}))
-        writer.apply(Plan(rows=(entering,), admitted=(entering,), new_blocks=((0, 0, 17), (2, 3, 18))))
-        writer.apply(Plan(rows=(entering,), new_blocks=((1, 2, 19),)))
-        writer.apply(Plan(rows=(entering,)))
+        apply(writer, Plan(rows=(entering,), admitted=(entering,), new_blocks=((0, 0, 17), (2, 3, 18))))
+        apply(writer, Plan(rows=(entering,), new_blocks=((1, 2, 19),)))
+        apply(writer, Plan(rows=(entering,)))
     assert torch.equal(tables[0].words, tables[1].words)
     [graph] = recorder.graphs
     assert graph.replays == (2 if prompt < slot_writer._FEW else 1), "long prompts are uploaded whole"

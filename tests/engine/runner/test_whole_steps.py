@@ -10,7 +10,7 @@ import pytest
 import torch
 from drafters import oracle
 from equality import assert_same
-from host_graphs import HostInputGraph, HostResultStages, ResultRecorder
+from host_graphs import HostInputGraph, HostResultStages, HostWritingInputGraph, ResultRecorder
 from tiny import CONFIG, Client, tiny_core
 from torch import Tensor
 from typing_extensions import override
@@ -18,25 +18,27 @@ from typing_extensions import override
 from draftline.engine.core import Core
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams
+from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.engine.runner.capture import Late
 from draftline.engine.runner.executor import ExecutorParts, Executors
 from draftline.engine.runner.graphs import executor as graphs
 from draftline.engine.runner.graphs.executor import GraphExecutor
 from draftline.engine.runner.shapes import StepShapes
 from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.slots import SlotTable
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink
 from draftline.models.model import Model
-from draftline.spec.drafter import Drafter
+from draftline.spec.drafter import DraftChunk, Drafter, DraftRows, WrappedDrafter
 from draftline.spec.no_drafter import NoDrafter
 
 SAMPLINGS = {
-    "greedy": SamplingParams(temperature=0, max_tokens=12),
-    "by chance": SamplingParams(temperature=0.9, seed=5, max_tokens=12),
-    "few tokens": SamplingParams(temperature=0.9, seed=6, top_p=0.8, top_k=9, max_tokens=12),
-    "penalties": SamplingParams(temperature=0.9, seed=7, repetition_penalty=1.3, max_tokens=12),
-    "log-probabilities": SamplingParams(temperature=0, logprobs=2, max_tokens=12),
+    "greedy": SamplingParams(temperature=0, max_tokens=30),
+    "by chance": SamplingParams(temperature=0.9, seed=5, max_tokens=30),
+    "few tokens": SamplingParams(temperature=0.9, seed=6, top_p=0.8, top_k=9, max_tokens=30),
+    "penalties": SamplingParams(temperature=0.9, seed=7, repetition_penalty=1.3, max_tokens=30),
+    "log-probabilities": SamplingParams(temperature=0, logprobs=2, max_tokens=30),
 }
 REQUESTS = [
     ([7 + i, 3, *range(20, 30 + 5 * i)], sampling)
@@ -44,8 +46,8 @@ REQUESTS = [
 ]
 
 
-class NextToken(Model):
-    """A model whose logits depend on a token and its position, and which leaves padding to the kernels around it."""
+class TwoTokens(Model):
+    """A model whose logits depend on a token, its position, and the token before, which it finds in the cache."""
 
     config, dtype, cache_dtype, device = CONFIG, torch.float32, torch.float32, torch.device("cpu")
     quantization, nbytes, brief_layers = "F32", 0, 1
@@ -55,12 +57,35 @@ class NextToken(Model):
 
     @override
     def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
+        stored, real = cache.layers[0].keys[..., 0, 0], batch.cache_index >= 0
+        stored.view(-1)[batch.cache_index[real]] = batch.token_ids[real].float()
         deciding = batch.logits_index
-        return self._logits[(7 * batch.token_ids[deciding] + batch.positions[deciding]) % len(self._logits)]
+        before = (batch.positions[deciding] - 1).clamp(min=0)
+        rows = torch.searchsorted(batch.query_starts[1:].long(), deciding, right=True).clamp(
+            max=len(batch.block_tables) - 1
+        )
+        blocks = batch.block_tables[rows, before // cache.block_size].clamp(0, len(stored) - 1)  # padding has any
+        earlier = stored[blocks, before % cache.block_size].long()
+        return self._logits[(7 * batch.token_ids[deciding] + before + 3 * earlier) % len(self._logits)]
+
+
+class SeesBlocks(WrappedDrafter):
+    """A drafter that checks that the rows' blocks are in the slot table when it drafts."""
+
+    core: Core
+
+    @override
+    def propose(self, rows: DraftRows, table: SlotTable) -> None:
+        running = {sequence.slot: sequence for sequence in self.core._scheduler.running}
+        for slot, drafts in zip(rows.slots.tolist(), rows.drafts.tolist(), strict=True):
+            if drafts:
+                blocks = running[slot].blocks
+                assert table.block_tables[slot, : len(blocks)].tolist() == blocks
+        super().propose(rows, table)
 
 
 def by_operation(drafter: Drafter | None = None) -> Core:
-    return tiny_core(target=NextToken(), drafter=drafter, num_slots=4, token_budget=64, steps_ahead=1)
+    return tiny_core(target=TwoTokens(), drafter=drafter, num_slots=4, token_budget=64, steps_ahead=1)
 
 
 def results_of(core: Core) -> list[RequestOutput]:
@@ -74,6 +99,7 @@ def results_of(core: Core) -> list[RequestOutput]:
 def in_graphs(core: Core, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Let the core's steps run in stand-ins of graphs; how often each kind of graph is used."""
     monkeypatch.setattr(graphs, "InputGraph", HostInputGraph)
+    monkeypatch.setattr(graphs, "WritingInputGraph", HostWritingInputGraph)
     monkeypatch.setattr(graphs, "unowned", lambda tensor: tensor)
     used, find = Counter[str](), Late.find
 
@@ -98,7 +124,8 @@ def in_graphs(core: Core, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_steps_in_graphs_change_nothing(drafts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = results_of(by_operation())
     texts = [[*prompt, *result.outputs[0].token_ids] for (prompt, _), result in zip(REQUESTS, expected, strict=True)]
-    core = by_operation(oracle(drafts, texts, wrong_every=5) if drafts else NoDrafter())
+    drafter = SeesBlocks(oracle(drafts, texts, wrong_every=5) if drafts else NoDrafter())
+    drafter.core = core = by_operation(drafter)
     used = in_graphs(core, monkeypatch)
     for result, plain in zip(results_of(core), expected, strict=True):
         assert_same(result, plain)
@@ -107,3 +134,15 @@ def test_steps_in_graphs_change_nothing(drafts: int, monkeypatch: pytest.MonkeyP
     assert used["sampling"] > 3
     assert (used["drafts"] > 3) == (drafts > 0)
     assert (core.stats().drafter.accepted > 20) == (drafts > 0)
+
+
+def test_blocks_are_written_before_a_drafter_catches_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = by_operation()
+    in_graphs(core, monkeypatch)
+    seen: list[int] = []
+    table = core._runner._table
+    monkeypatch.setattr(GraphExecutor, "catch_up", lambda self, chunks: seen.append(int(table.block_tables[0, 0])))
+    sequence = Sequence("r", 0, [1] * 5, 4, SAMPLINGS["greedy"], seed=0, max_len=9, order=0.0)
+    row = Row(sequence, 0, 4, 1, 5, 0, 1)
+    core._runner.launch(Plan(rows=(row,), admitted=(row,), new_blocks=((0, 0, 17),)), [DraftChunk(0, 0, 4)])
+    assert seen == [17]

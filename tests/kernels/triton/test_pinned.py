@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftline.kernels.triton.pinned import deliver, receive, receive_writes
+from draftline.kernels.triton.pinned import deliver, receive, receive_with_writes, receive_writes
 
 
 @pytest.mark.parametrize("words", [1, 641, 1024, 1537])
@@ -50,3 +50,24 @@ def test_every_launch_carries_out_the_next_stage_s_writes(size: int) -> None:
         receive_writes(stages, turn, out)
         assert torch.equal(out, expected)
     assert turn.item() == 0
+
+
+@pytest.mark.parametrize("words", [5, 1030])
+def test_every_launch_takes_the_next_stage_s_inputs_and_writes(words: int) -> None:
+    size = 128
+    stages = torch.full((2, words + 1 + size + size // 2), 1 << 40)  # what counts no more is no place
+    turn, out, written = torch.zeros(1, dtype=torch.int32), torch.zeros(words + 1).long(), torch.zeros(3000).int()
+    expected = written.clone()
+    for launch, count in enumerate((0, 1, 127, size, 0)):
+        stage = stages[launch % 2]
+        places, values = torch.randperm(len(written))[:count], torch.arange(count, dtype=torch.int32) + 1000 * launch
+        stage[:words] = torch.arange(words) + launch
+        message = stage[words:]
+        message[0], message[1 : 1 + count] = count, places
+        message[1 + size :].view(torch.int32)[:count] = values
+        expected[places] = values
+        receive_with_writes(stages, turn, out[:words], written)
+        assert torch.equal(out[:words], torch.arange(words) + launch)
+        assert out[words] == 0
+        assert torch.equal(written, expected)
+    assert turn.item() == 1
