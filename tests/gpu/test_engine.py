@@ -110,7 +110,9 @@ def test_a_long_history_among_short_ones(tmp_path: Path, drafter: str, monkeypat
     decodes = [shape for shape in found if shape.max_query_len == shape.drafts + 1]
     assert len(decodes) > 5
     assert len(found) - len(decodes) > 2
-    assert (len(drafted) > 5) == (drafter != "none")
+    # Whole steps draft themselves, others have drafts before.
+    assert (len([shape for shape in decodes if shape.drafts]) > 5) == (drafter != "none")
+    assert (len(drafted) > 2) == (drafter != "none")
     if target_itself is not None:
         stats = engine.stats().drafter
         assert stats.accepted > 0.95 * stats.drafted > 0

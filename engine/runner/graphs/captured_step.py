@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from torch import Tensor
 from typing_extensions import override
@@ -16,35 +14,44 @@ from draftline.engine.runner.shapes import StepShape
 from draftline.engine.runner.slot_writer import STEP_WRITES, TableWrites
 
 
-@dataclass(frozen=True)
 class CapturedStep(WholeStep):
     """The graph of a shape's whole steps.
 
     Attributes:
-        shape: its size.
-        drafts: whether it drafts, too.
-        graph: all of it. Its inputs are those of the forward pass, and then those of the drafts.
         result: what the forward pass leaves. Nothing owns the logits' memory.
-        tokens: [samples] int64.
-        results: where it copies the step's tokens.
     """
 
-    shape: StepShape
-    drafts: bool
-    graph: WritingInputGraph
-    result: ForwardResult
-    tokens: Tensor
-    results: ResultStages
+    def __init__(
+        self,
+        shape: StepShape,
+        drafts: bool,
+        graph: WritingInputGraph,
+        result: ForwardResult,
+        tokens: Tensor,
+        results: ResultStages,
+    ) -> None:
+        """Of a captured graph.
+
+        Args:
+            shape: its size.
+            drafts: whether it drafts, too.
+            graph: all of it. Its inputs are those of the forward pass, and then those of the drafts.
+            result: what the forward pass leaves.
+            tokens: [samples] int64, what sampling leaves.
+            results: where it copies the step's tokens.
+        """
+        self.drafts, self.result = drafts, result
+        self._shape, self._graph, self._tokens, self._results = shape, graph, tokens, results
 
     @override
     def launch(self, rows: tuple[Row, ...], writes: TableWrites) -> tuple[ForwardResult, SampleResult]:
-        self.graph.launch(lambda message: self._fill(message, rows, writes))
+        self._graph.launch(lambda message: self._fill(message, rows, writes))
         samples = sum([row.samples for row in rows])
-        sampled = take_result(self.results, self.shape, self.tokens, samples, len(rows))
+        sampled = take_result(self._results, self._shape, self._tokens, samples, len(rows))
         return of_samples(self.result, samples), sampled
 
     def _fill(self, message: np.ndarray, rows: tuple[Row, ...], writes: TableWrites) -> None:
-        size = self.shape.rows
+        size = self._shape.rows
         end = forward_words(size)
         fill_forward(message[:end], size, rows)
         if self.drafts:
