@@ -1,1 +1,1 @@
-"""The parts of a step as CUDA graphs."""
+"""Steps as CUDA graphs. Begin with `executor`."""
