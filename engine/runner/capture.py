@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -167,9 +168,22 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
 class Captures:
     """The graphs that are captured while an engine is idle, before steps ask for them."""
 
-    def __init__(self, waiting: Iterable[Late[object]] = (), taken: CaptureTime | None = None) -> None:
-        """Capture ``waiting`` in this order, unless a step is quicker. ``taken`` counts the time of all captures."""
+    def __init__(
+        self,
+        waiting: Iterable[Late[object]] = (),
+        families: Iterable[Sequence[Late[object]]] = (),
+        taken: CaptureTime | None = None,
+    ) -> None:
+        """Nothing is captured yet.
+
+        Args:
+            waiting: captured in this order, unless a step is quicker.
+            families: graphs that most engines do not need. Once a step has asked for one of a family, the others wait,
+                too: the next step may run in another shape.
+            taken: counts the time of all captures; None for a counter of its own.
+        """
         self._waiting = list(waiting)[::-1]
+        self._families = list(families)
         self._taken = taken or CaptureTime()
 
     @property
@@ -180,7 +194,8 @@ class Captures:
     @property
     def left(self) -> int:
         """How many graphs wait. Any thread may ask."""
-        return sum([not late.tried for late in self._waiting])
+        asked = [family for family in [*self._families] if any(late.tried for late in family)]
+        return sum([not late.tried for late in chain([*self._waiting], *asked)])
 
     def capture_all(self) -> None:
         """Capture the rest."""
@@ -194,7 +209,10 @@ class Captures:
             if not late.tried:
                 late.find()
                 return True
-        return False
+        for family in [family for family in self._families if any(late.tried for late in family)]:
+            self._families.remove(family)
+            self._waiting += family[::-1]
+        return bool(self._waiting) and self.capture_next()
 
 
 class _Stages:

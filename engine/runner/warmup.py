@@ -86,7 +86,7 @@ def capture_graphs(
     for graph in largest:
         graph.require()
     torch.cuda.synchronize(device)
-    captures = Captures(graphs.common(), taken)
+    captures = Captures(graphs.common(), graphs.families(), taken)
     logger.info("%d CUDA graphs captured in %.1f s, and %d are left", len(largest), taken.seconds, captures.left)
     return dict(graphs.executors), captures
 

@@ -152,11 +152,19 @@ def test_other_faults_of_a_capture_are_raised() -> None:
 def test_waiting_graphs_are_captured_in_order_unless_a_step_is_quicker() -> None:
     order: list[str] = []
     graphs = [Late(name, partial(order.append, name)) for name in "abcd"]
-    captures = Captures(graphs)
+    families = [[Late(name, partial(order.append, name)) for name in names] for names in ("xyz", "uv")]
+    captures = Captures(graphs, families)
     graphs[2].find()
     assert captures.left == 3
     assert captures.capture_next()
     assert (order, captures.left) == (["c", "a"], 2)
     captures.capture_all()
     assert (order, captures.left) == (["c", "a", "b", "d"], 0)
+    assert not captures.capture_next()
+    families[0][1].find()
+    assert captures.left == 2, "one of a family was asked for"
+    assert captures.capture_next()
+    assert captures.left == 1
+    captures.capture_all()
+    assert (order[4:], captures.left) == (["y", "x", "z"], 0)
     assert not captures.capture_next()
