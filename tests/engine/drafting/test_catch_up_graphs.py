@@ -133,6 +133,9 @@ def test_drafters_with_a_cache_have_graphs_to_catch_up_in(monkeypatch: pytest.Mo
         every = step_graphs.StepGraphs(parts, HostRecorder())  # type: ignore[arg-type]
         common = every.common()
         assert [each for each in shapes.all if every.executors[each].catch_up_graph in common] == expected
+        for family in every.families():
+            assert len(set(family)) == len(shapes.all)
+            assert not set(family) & set(common)
     assert shapes.of_chunks([30, 30]) == StepShape.with_prompts(8, 0, 64)
     assert shapes.of_chunks([2] * 9) == StepShape.with_prompts(32, 0, 64)
     assert shapes.of_chunks([100, 29]) is None
