@@ -108,8 +108,10 @@ def number_set(schema: CoreSchema) -> NumberSet:
 
 
 def _bound(schema: CoreSchema, key: str) -> Any:
-    """A bound; None for an infinite one that all numbers of JSON are within."""
+    """A bound, which may be a text; None for an infinite one that all numbers of JSON are within."""
     bound = schema.get(key)
+    if isinstance(bound, str):
+        bound = Decimal(bound)
     endless = -math.inf if key in ("ge", "gt") else math.inf
     return None if bound == endless else bound
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
 
+from pydantic_core import SchemaValidator
+
 from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader, text_or_refusal
 from draftline.structured.types.texts import durations, temporal
 
@@ -16,15 +18,10 @@ _MARGIN: Final = timedelta(days=2)
 
 def read_date(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Dates of ISO 8601 from the year 1 on."""
-    low: date | None = schema.get("ge")
-    high: date | None = schema.get("le")
     if schema.get("now_op") == "future":
         return _future(reader, place)
     try:
-        if (above := schema.get("gt")) is not None:
-            low = max(low or date.min, above + _DAY)
-        if (below := schema.get("lt")) is not None:
-            high = min(high or date.max, below - _DAY)
+        low, high = _interval(_bounds(schema), _DAY)
     except OverflowError as error:
         return reader.refuse(place, "date", str(error))
     if schema.get("now_op") == "past":
@@ -36,7 +33,7 @@ def read_datetime(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Datetimes of ISO 8601, with an offset or without one as the type demands."""
     if schema.get("now_op") == "future":
         return _future(reader, place)
-    bounds = {key: schema[key] for key in ("ge", "gt", "le", "lt") if schema.get(key) is not None}
+    bounds = _bounds(schema)
     zone = schema.get("tz_constraint")
     if len({bound.tzinfo is None for bound in bounds.values()}) > 1:
         return reader.refuse(place, "datetime", "one of its bounds has an offset from UTC, another has none")
@@ -59,7 +56,7 @@ def read_datetime(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 
 def read_time(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Times of ISO 8601."""
-    bounds = {key: schema[key] for key in ("ge", "gt", "le", "lt") if schema.get(key) is not None}
+    bounds = _bounds(schema)
     zone = schema.get("tz_constraint")
     if any(bound.tzinfo is not None for bound in bounds.values()):
         return reader.refuse(place, "time", "bounds of times with an offset from UTC are not supported")
@@ -83,12 +80,19 @@ def read_timedelta(reader: Reader, schema: CoreSchema, place: Place) -> Fragment
     """Durations of ISO 8601."""
     if schema.get("multiple_of") is not None:
         return reader.refuse(place, "timedelta", "multiples of a duration are not supported")
-    bounds = {key: schema[key] for key in ("ge", "gt", "le", "lt") if schema.get(key) is not None}
+    bounds = _bounds(schema)
     try:
         low, high = _interval(bounds, _TICK)
     except OverflowError as error:
         return reader.refuse(place, "timedelta", str(error))
     return text_or_refusal(reader, place, "timedelta", lambda: durations.duration_text(low, high))
+
+
+def _bounds(schema: CoreSchema) -> dict[str, Any]:
+    """The bounds of a schema. pydantic reads them as it reads values: a date's may be a text, and a duration's a number."""
+    validator = SchemaValidator({"type": schema["type"]})
+    given = {key: schema.get(key) for key in ("ge", "gt", "le", "lt")}
+    return {key: validator.validate_python(value) for key, value in given.items() if value is not None}
 
 
 def _interval(bounds: dict[str, Any], tick: timedelta) -> tuple[Any, Any]:
