@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Final
 
@@ -101,9 +101,14 @@ def _numeric(location: Location) -> Iterator[Clause]:
 def _string_clause(keyword: str, given: StringSet) -> Clause:
     return Clause(
         keyword,
-        lambda: unite(not_of("string"), Shapes(strings=() if given.is_empty() else (given,))),
-        lambda: Shapes(strings=tuple(strings.outside(given))),
+        lambda: unite(not_of("string"), _some_of([given])),
+        lambda: _some_of(strings.outside(given)),
     )
+
+
+def _some_of(sets: Iterable[StringSet]) -> Shapes:
+    """The strings of all sets. Shapes hold no empty ones: no string fails the pattern ``""``, say."""
+    return Shapes(strings=tuple(one for one in sets if not one.is_empty()))
 
 
 def _lengths(location: Location) -> Clause:
