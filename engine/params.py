@@ -260,18 +260,16 @@ class Constraint(_Params, Generic[T]):
         """Write a value as the constraint's texts have it: the inverse of `parse`.
 
         Raises:
-            ValueError: it is no value of the constraint's type, or none of its choices.
+            ValueError: it is no value of the constraint's type, is written as another one, or is none of the choices.
         """
         if not self.is_json:
             if self.choice is not None and value not in self.choice:
                 raise ValueError(f"{value!r} is none of the choices")
             return str(value)
-        plain = to_jsonable_python(value, by_alias=True, fallback=_struct_fields)
-        text = json.dumps(
+        plain = to_jsonable_python(value, by_alias=True) if self._typed is None else self._typed.plain(value)
+        return json.dumps(
             plain, ensure_ascii=False, allow_nan=False, separators=(",", ":") if self.whitespace == "compact" else None
         )
-        self.parse(text)
-        return text
 
     @override
     def __getstate__(self) -> dict[Any, Any]:
@@ -327,11 +325,3 @@ class ChatOptions(RequestOptions, total=False):
 
     max_reasoning_tokens: int | None
     """The reasoning of a reasoning model ends within this many tokens, its marks included."""
-
-
-def _struct_fields(value: Any) -> dict[str, Any]:
-    """The members of a msgspec Struct, which pydantic does not know."""
-    if not hasattr(value, "__struct_fields__"):
-        raise ValueError(f"{value!r} has no JSON")
-    names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-    return {name: getattr(value, field) for name, field in names}

@@ -19,6 +19,7 @@ from draftline.structured.errors import InvalidConstraintError, UnsupportedConst
 from draftline.structured.json_schema import DEFAULT_LIMITS, SchemaLimits, unenforceable
 from draftline.structured.types.core.place import MAX_DEPTH, CoreSchema, Place, UnwritableError
 from draftline.structured.types.core.reader import CoreReader
+from draftline.structured.types.plain import plain_by_msgspec, plain_by_pydantic
 from draftline.structured.types.structs import core_schema
 from draftline.structured.types.typed_schema import TypedSchema
 
@@ -42,7 +43,7 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
         InvalidConstraintError: it is not such a type.
         UnsupportedConstraintError: it is not guaranteed that the type accepts a text; the error names every field.
     """
-    schema, parse = _described(kind)
+    schema, parse, plain = _described(kind)
     name = _name(kind)
     for nesting in _NESTINGS:
         reader = CoreReader(nesting)
@@ -65,11 +66,11 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
         except InvalidConstraintError as error:
             if not may_shrink:
                 raise UnsupportedConstraintError([Violation(name, "type", str(error))]) from None
-    return TypedSchema(kind, document, tuple(reader.python.values()), parse)
+    return TypedSchema(kind, document, tuple(reader.python.values()), parse, plain)
 
 
-def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
-    """The core schema of a type, and the parser of its texts.
+def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any], Callable[[Any], Any]]:
+    """The core schema of a type, the parser of its texts, and the JSON of its values.
 
     Raises:
         InvalidConstraintError: neither pydantic nor msgspec knows the type.
@@ -95,17 +96,18 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
         raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
     if not adapter.pydantic_complete:
         raise InvalidConstraintError("is no type that pydantic knows: it is not fully defined")
-    return adapter.core_schema, adapter.validate_json
+    return adapter.core_schema, adapter.validate_json, plain_by_pydantic(adapter)
 
 
-def _described_by_msgspec(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
+def _described_by_msgspec(kind: Any) -> tuple[CoreSchema, Callable[[str], Any], Callable[[Any], Any]]:
     """Let msgspec describe a type, as `_described` does.
 
     Raises:
         TypeError: msgspec does not know the type, as do the other ``_MSGSPEC_ERRORS``.
     """
     info = importlib.import_module("msgspec.inspect").type_info(kind)
-    return core_schema(info), importlib.import_module("msgspec").json.Decoder(kind).decode
+    parse = importlib.import_module("msgspec").json.Decoder(kind).decode
+    return core_schema(info), parse, plain_by_msgspec(parse)
 
 
 def _has_msgspec_limits(kind: Any, meta: type) -> bool:

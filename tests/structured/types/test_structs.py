@@ -151,6 +151,31 @@ def test_limits_and_lengths(kind: Any, written: str, not_written: str) -> None:
             typed.parse(text)
 
 
+class Blob(Struct, tag="blob", rename="camel"):
+    raw_data: bytes
+    at: datetime.date
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "plain"),
+    [
+        (Circle, Circle(1.5), {"type": "circle", "radius": 1.5}),
+        (list[Row], [Row(1)], [[1, ""]]),
+        (Blob, Blob(b"ab", datetime.date(2024, 1, 2)), {"type": "blob", "rawData": "YWI=", "at": "2024-01-02"}),
+        (Circle, {"type": "circle", "radius": 2}, {"type": "circle", "radius": 2}),
+    ],
+    ids=str,
+)
+def test_the_json_of_values(kind: Any, value: Any, plain: Any) -> None:
+    assert typed_schema(kind).plain(value) == plain
+
+
+@pytest.mark.parametrize("value", [Circle(-1.0), object()], ids=["out of bounds", "of another type"])
+def test_what_msgspec_does_not_read_back_is_an_error(value: Any) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (msgspec's own error)
+        typed_schema(Circle).plain(value)
+
+
 def test_a_limit_that_msgspec_does_not_support_is_one_clear_error() -> None:
     with pytest.raises(InvalidConstraintError, match="is no type that msgspec knows: Integer bounds"):
         typed_schema(Annotated[int, Meta(ge=2**63)])
