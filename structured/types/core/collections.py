@@ -45,10 +45,7 @@ def read_tuple(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     if variadic is not None and variadic != len(schemas) - 1:
         return reader.refuse(place, "tuple", "items behind the repeated ones")
     prefix = [reader.read(one, place.item(str(index))) for index, one in enumerate(schemas)]
-    if variadic is None:
-        return exactly(prefix)
-    rest = prefix.pop()
-    fragment = _sized({"type": "array", "items": rest}, schema)
+    fragment = _sized({"type": "array", "items": False if variadic is None else prefix.pop()}, schema)
     if prefix:
         fragment["prefixItems"] = prefix
         fragment["minItems"] = max(fragment.get("minItems", 0), len(prefix))

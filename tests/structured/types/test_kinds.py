@@ -284,6 +284,7 @@ class Custom:
         (list[Base], ["list["]),
         (Annotated[dict[str, int], Field(min_length=2)], ["dict[str, int]"]),
         (Annotated[int, Field(gt=3, lt=4)], ["int"]),
+        (Annotated[tuple[int, str], Field(max_length=1)], ["tuple[int, str]"]),
         (Annotated[pydantic.HttpUrl, pydantic.UrlConstraints(max_length=20)], ["HttpUrl"]),
         (Annotated[pydantic.HttpUrl, Field(pattern="^https")], ["HttpUrl"]),
         (Annotated[pydantic.SecretStr, Field(pattern="^a")], ["SecretStr"]),
