@@ -23,6 +23,9 @@ def _read_steps(reader: Reader, steps: Sequence[CoreSchema], place: Place) -> Fr
     limits = [text_limits(step) for step in later]
     if all(limits):
         return functions.read_limited(reader, first, place, [pair for each in limits for pair in each.items()])
+    # Steps behind a function in Python read what it returns.
+    last = next((index for index, one in enumerate(steps) if functions.returns_another(one)), len(later))
+    later = later[:last]
     if reader.resolve(first)["type"] == "any" and any(_is_hashable_check(one) for one in later):
         return {"type": ["null", "boolean", "number", "string"], "format": "double"}
     if not all(_is_native(one) for one in later):

@@ -151,6 +151,15 @@ def is_code(schema: CoreSchema) -> bool:
     return _known(function) is None and not _is_internal(function)
 
 
+def returns_another(schema: CoreSchema) -> bool:
+    """Whether a function of a user's, behind or around a schema, may return another value than the schema reads."""
+    if schema["type"] not in ("function-after", "function-wrap"):
+        return False
+    function = schema["function"]["function"]
+    known = _known(function) or _limits(function) or _encoded(function) or isinstance(function, operator.attrgetter)
+    return not known and not _is_internal(function)
+
+
 def note_code(reader: Reader, schema: CoreSchema, place: Place) -> None:
     """Record a function in place of a schema as a validator in Python."""
     reader.unenforced(place, "plain", f"the validator {_name(schema['function']['function'])} is Python code")

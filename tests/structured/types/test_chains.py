@@ -24,7 +24,12 @@ def upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
+def split(value: str) -> list[str]:
+    return value.split(",")
+
+
 WRAP = core_schema.no_info_plain_validator_function(Other)
+SPLIT = core_schema.no_info_after_validator_function(split, core_schema.str_schema(max_length=3))
 UPPER = core_schema.no_info_plain_validator_function(upper)
 TEXT = core_schema.str_schema(max_length=3)
 NUMBER = core_schema.int_schema(ge=1, le=3)
@@ -52,8 +57,9 @@ def of_steps(*steps: CoreSchema) -> Any:
         ([UPPER, UPPER, NUMBER, core_schema.int_schema(multiple_of=2), WRAP], "2", "1 3", ["upper", "Other"]),
         ([TEXT, WRAP, core_schema.is_instance_schema(Other)], '"abc"', '"abcd"', ["Other"]),
         ([TEXT, UPPER, core_schema.literal_schema(["ABC"])], '"abc"', '"abcd"', ["upper"]),
+        ([SPLIT, core_schema.list_schema(NUMBER)], '"1" "1,2"', '"1,2," [1]', ["split"]),
     ],
-    ids=["behind", "two behind", "before", "around", "of instances", "in the middle"],
+    ids=["behind", "two behind", "before", "around", "of instances", "in the middle", "behind a transformed text"],
 )
 def test_functions_in_a_chain_are_validators(
     steps: list[CoreSchema], accepted: str, rejected: str, functions: list[str]
