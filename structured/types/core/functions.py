@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import ipaddress
 import json
 import operator
@@ -138,7 +139,7 @@ def read_after(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     if _is_internal(function):
         return _unknown(reader, function, place)
     reader.unenforced(
-        place, schema["type"].removeprefix("function-"), f"the validator {_name(function)} is Python code"
+        place, schema["type"].removeprefix("function-"), f"the validator {_code_name(function)} is Python code"
     )
     return as_stated(schema, reader.read(schema["schema"], place))
 
@@ -162,7 +163,7 @@ def returns_another(schema: CoreSchema) -> bool:
 
 def note_code(reader: Reader, schema: CoreSchema, place: Place) -> None:
     """Record a function in place of a schema as a validator in Python."""
-    reader.unenforced(place, "plain", f"the validator {_name(schema['function']['function'])} is Python code")
+    reader.unenforced(place, "plain", f"the validator {_code_name(schema['function']['function'])} is Python code")
 
 
 def read_plain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -303,6 +304,14 @@ def _within(reader: Reader, schema: CoreSchema, place: Place, coded: Fragment) -
 
 def _module(function: Any) -> str:
     return str(getattr(function, "__module__", "") or "")
+
+
+def _code_name(function: Any) -> str:
+    """The name of a user's function, which one of pydantic's may call: a predicate, say."""
+    if inspect.isfunction(function) and _module(function).startswith("pydantic"):
+        enclosed = inspect.getclosurevars(function).nonlocals.values()
+        function = next(filter(callable, (getattr(one, "func", one) for one in enclosed)), function)
+    return _name(function)
 
 
 def _name(function: Any) -> str:

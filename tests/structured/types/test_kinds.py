@@ -20,6 +20,7 @@ from uuid import UUID
 
 import pydantic
 import pytest
+from annotated_types import LowerCase
 from pydantic import (
     AfterValidator,
     AliasChoices,
@@ -381,6 +382,20 @@ def test_python_validators_are_named_once() -> None:
         ("Checked.code", "after"),
     ]
     assert "Checked._adult" in unenforced[1].reason
+
+
+def test_a_validator_that_pydantic_calls_has_its_own_name() -> None:
+    class Old(BaseModel):
+        word: LowerCase[str]
+
+        with pytest.warns(pydantic.PydanticDeprecatedSince20):
+
+            @pydantic.validator("word")
+            def _known(cls, word: str) -> str:
+                return word
+
+    names = [one.reason.removeprefix("the validator ").partition(" ")[0] for one in typed_schema(Old).unenforced]
+    assert [name.rpartition(">.")[2] for name in names] == ["Old._known", "str.islower"]
 
 
 def test_a_plain_validator_may_state_its_schema() -> None:
