@@ -58,6 +58,7 @@ class CoreReader:
         self._recursive: dict[str, bool] = {}
         self._unwritable: dict[str, tuple[Violation, ...]] = {}
         self._first: dict[str, Place] = {}
+        self._deep: set[str] = set()  # named parts whose depth makes a difference
         self._at_any_depth: dict[tuple[int, str], tuple[CoreSchema, Fragment]] = {}
         self._counts_depth = False  # whether what is being read has a recursive part or any value in it
         self._max_nesting = max_nesting
@@ -143,29 +144,45 @@ class CoreReader:
     # --- definitions ------------------------------------------------------------------------------------------------
 
     def _reference(self, ref: str, place: Place) -> Fragment:
-        """A named part. A recursive one is written once for each depth at which it occurs, down to the deepest."""
-        if self._schemas[ref]["type"] in ("enum", "literal"):
-            return self.read(self._schemas[ref], place)
-        name = self._name(ref)
+        """A named part. One whose depth makes a difference is written once for each depth at which it occurs.
+
+        A recursive one ends at the deepest. A part with such parts, or with any value, differs by its depth as well.
+        """
+        schema = self._schemas[ref]
+        if schema["type"] in ("enum", "literal"):
+            return self.read(schema, place)
+        first = self._first.setdefault(ref, place)
         if self._is_recursive(ref):
-            self._counts_depth = True
-            first = self._first.setdefault(ref, place)
+            self._deep.add(ref)
             if place.depth > min(first.depth + self._max_nesting, MAX_DEPTH):
-                self.ends = True
+                self._counts_depth = self.ends = True
                 return NOTHING
-            name = f"{name}.{place.depth}"
-            # Each depth has the same fields: what is wrong with one of them is said once.
-            place = replace(place, path=first.path)
+        name = self._name(ref)
+        numbered = f"{name}.{place.depth}"
+        if ref in self._deep:
+            self._counts_depth = True
+            name = numbered
         if name in self._unwritable:
             raise UnwritableError(self._unwritable[name])
-        if name not in self.definitions:
-            self.definitions[name] = {}
-            try:
-                self.definitions[name] = self.read(self._schemas[ref], place)
-            except UnwritableError as error:
-                self.definitions[name] = NOTHING  # for parts of it that refer to it
-                self._unwritable[name] = error.violations
-                raise
+        if name in self.definitions:
+            return {"$ref": f"#/$defs/{name}"}
+        self.definitions[name] = {}  # for parts of it that refer to it
+        outer, self._counts_depth = self._counts_depth, False
+        try:
+            # Each depth has the same fields: what is wrong with one of them is said once.
+            fragment = self.read(schema, replace(place, path=first.path))
+        except UnwritableError as error:
+            self.definitions[name] = NOTHING
+            self._unwritable[name] = error.violations
+            raise
+        finally:
+            counts_depth = self._counts_depth
+            self._counts_depth |= outer
+        if counts_depth and name != numbered:
+            self._deep.add(ref)
+            del self.definitions[name]
+            name = numbered
+        self.definitions[name] = fragment
         return {"$ref": f"#/$defs/{name}"}
 
     def any_value(self, place: Place) -> Fragment:
