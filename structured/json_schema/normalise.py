@@ -85,6 +85,7 @@ class Normaliser:
         self._clauses: dict[Location, list[Clause]] = {}
         self._constants: dict[str, Location] = {}
         self._empty: dict[Demands, bool] = {}
+        self._tags: dict[Demand, dict[str, frozenset[str]]] = {}
         self._enum_values = 0
         self._work = 0
         self.violations: dict[tuple[str, str], Violation] = {}
@@ -140,8 +141,7 @@ class Normaliser:
         return known
 
     def _meet(self, one: Shapes, other: Shapes, demand: Demand, keyword: str = "allOf") -> Shapes:
-        self._work += 1 + len(one.objects) * len(other.objects) + len(one.arrays) * len(other.arrays)
-        self._work += len(one.strings) * len(other.strings) + len(one.numbers) * len(other.numbers)
+        self._work += 1 + (0 if EVERYTHING in (one, other) else _pairs(one, other))
         if self._work > self._limits.intersections:
             raise InvalidConstraintError(
                 f"the schema takes more than {self._limits.intersections} intersections of shapes to normalise,"
@@ -214,7 +214,7 @@ class Normaliser:
             outer, self._guard = self._guard, len(self._expanding) if depth < _DEPTH else self._guard
             self._empty[demands] = False
             try:
-                known = self._none(self.expand(demands), depth)
+                known = self._differ_in_tags(demands) or self._none(self.expand(demands), depth)
                 self._empty[demands] = known
             except _InProgressError:
                 del self._empty[demands]
@@ -224,6 +224,46 @@ class Normaliser:
             finally:
                 self._guard = outer
         return known
+
+    def _differ_in_tags(self, demands: Demands) -> bool:
+        """Whether two demands are on objects that require one member with different texts, as those of tagged unions are.
+
+        It takes no intersection, of which a union of n schemas would have n².
+        """
+        texts: dict[str, frozenset[str]] = {}
+        for demand in demands if len(demands) > 1 else ():
+            for name, these in self._tags_of(demand).items():
+                texts[name] = these & texts.get(name, these)
+                if not texts[name]:
+                    return True
+        return False
+
+    def _tags_of(self, demand: Demand) -> dict[str, frozenset[str]]:
+        """The members that all values of a demand have with one of a few texts, and these texts."""
+        known = self._tags.get(demand)
+        if known is None:
+            shapes = self._expand_one(demand) if demand.holds else NOTHING
+            known = {}
+            if len(shapes.objects) == 1 and shapes == Shapes(objects=shapes.objects):
+                (shape,) = shapes.objects
+                named = ((name, self._texts(value)) for name, value in shape.named if name in shape.required)
+                known = {name: texts for name, texts in named if texts is not None}
+            self._tags[demand] = known
+        return known
+
+    def _texts(self, value: Demands) -> frozenset[str] | None:
+        """The texts that meet demands, if no other value does and they are listed."""
+        if not all(demand.holds for demand in value):
+            return None  # a negation may have no exact form
+        outer, self._guard = self._guard, len(self._expanding)
+        try:
+            shapes = self.expand(value)
+        except _InProgressError:
+            return None
+        finally:
+            self._guard = outer
+        listed = len(shapes.strings) == 1 and shapes == Shapes(strings=shapes.strings)
+        return shapes.strings[0].only if listed else None
 
     def _none(self, shapes: Shapes, depth: int) -> bool:
         if shapes.null or shapes.booleans or shapes.numbers or shapes.strings:
@@ -331,6 +371,12 @@ _READERS: Final = (
     applicator_clauses,
     unevaluated_clauses,
 )
+
+
+def _pairs(one: Shapes, other: Shapes) -> int:
+    """The number of pairs of shapes in an intersection."""
+    scalars = len(one.strings) * len(other.strings) + len(one.numbers) * len(other.numbers)
+    return scalars + len(one.objects) * len(other.objects) + len(one.arrays) * len(other.arrays)
 
 
 def _canonical(value: Json) -> str:

@@ -358,6 +358,19 @@ def test_schemas_exclude_one_another_within_the_types_of_the_whole() -> None:
     assert two.accepts('"a.b"')
 
 
+def test_schemas_with_tags_exclude_one_another_without_intersections_of_all_pairs() -> None:
+    tags = [f"t{index}" for index in range(40)]
+    options = [
+        {"type": "object", "properties": {"tag": {"const": tag}, tag: {"type": "null"}}, "required": ["tag"]}
+        for tag in tags
+    ]
+    language = json_schema_language(json.dumps({"oneOf": options}), limits=SchemaLimits(intersections=1_500))
+    one = Walker.of_language(language)
+    assert all(one.accepts(f'{{"tag":"{tag}","{tag}":null}}') for tag in tags[::8])
+    assert not one.accepts('{"tag":"t1","t1":1}')
+    assert one.accepts('{"tag":"t1","t2":1}')
+
+
 def test_schemas_exclude_one_another_for_every_reading_of_a_format() -> None:
     one = walker({"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}]})
     assert one.accepts('"2024-01-01"')
