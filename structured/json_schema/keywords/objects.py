@@ -206,8 +206,8 @@ def _dependent_schema(expander: Expander, location: Location, keyword: str, name
 
 def _dependency(keyword: str, name: str, needed: list[str]) -> Clause:
     without = unite(not_of("object"), Shapes(objects=tuple(absent(name))))
-    every = frozenset([name, *needed])
-    present = Shapes(objects=(ObjectShape(tuple((one, ANY) for one in dict.fromkeys([name, *needed])), every),))
+    # With or without the name: of many names that need the same others, few cases are left.
+    present = Shapes(objects=(ObjectShape(tuple((one, ANY) for one in dict.fromkeys(needed)), frozenset(needed)),))
 
     def fails() -> Shapes:
         objects = [

@@ -371,6 +371,20 @@ def test_schemas_with_tags_exclude_one_another_without_intersections_of_all_pair
     assert one.accepts('{"tag":"t1","t2":1}')
 
 
+def test_many_members_may_need_the_same_one() -> None:
+    names = [f"p{index}" for index in range(20)]
+    one = walker(
+        {
+            "type": "object",
+            "properties": {name: {"type": "null"} for name in (*names, "key")},
+            "dependentRequired": {name: ["key"] for name in names},
+            "additionalProperties": False,
+        }
+    )
+    assert all(one.accepts(text) for text in ("{}", '{"key":null}', '{"p3":null,"key":null}'))
+    assert not any(one.accepts(text) for text in ('{"p3":null}', '{"p0":null,"p19":null}'))
+
+
 def test_schemas_exclude_one_another_for_every_reading_of_a_format() -> None:
     one = walker({"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}]})
     assert one.accepts('"2024-01-01"')
