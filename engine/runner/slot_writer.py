@@ -142,7 +142,8 @@ class SlotWriter:
         self._eos_ids = eos_ids
         self._graph = None if recorder is None else WriteGraph(write_words(_FEW), table.words, recorder)
         self._features = [0] * len(table.tokens)  # of each slot, as bits: flags take microseconds to unite
-        # Of fields that are padded with -1: how many entries of each slot are not.
+        # Of fields that are padded with -1: how many entries of each slot any sequence has had. Those of the last one
+        # would not be enough: if its step has failed, it may not have been written.
         self._filled = {"stop_ids": [0] * len(table.tokens), "bias_ids": [0] * len(table.tokens)}
         # The offset and stride of each field.
         self._fields = {one.name: _offset_and_stride(getattr(table, one.name)) for one in fields(table)}
@@ -211,8 +212,8 @@ class SlotWriter:
         bias = params.logit_bias or {}
         for name, ids in (("stop_ids", stop_ids(sequence, self._eos_ids)), ("bias_ids", tuple(bias))):
             filled = self._filled[name]
+            filled[slot] = max(filled[slot], len(ids))
             write(name, (*ids, *[-1] * (filled[slot] - len(ids))))
-            filled[slot] = len(ids)
         if bias:
             write("bias_values", _bits_of(np.array(list(bias.values()), np.float32)))
         if params.allowed_token_ids is not None:

@@ -91,6 +91,16 @@ def test_nothing_of_an_earlier_sequence_counts_in_its_slot(table: SlotTable) -> 
     assert features == SamplingFeatures.NONE
 
 
+def test_nothing_of_an_earlier_sequence_counts_after_a_step_that_was_not_launched(table: SlotTable) -> None:
+    writer = SlotWriter(table, EOS)
+    enter(writer, row_of(2, [1], SamplingParams(stop_token_ids=[11, 12, 13], logit_bias={4: 1.0, 5: 1.0, 6: 1.0})))
+    lost = row_of(2, [1], SamplingParams(stop_token_ids=[14], logit_bias={7: 1.0}))
+    writer.collect(Plan(rows=(lost,), admitted=(lost,)))
+    enter(writer, row_of(2, [1], SamplingParams(stop_token_ids=[15], logit_bias={8: 1.0})))
+    assert table.stop_ids[2].tolist() == [*EOS, 15, *[-1] * (table.stop_ids.shape[1] - 3)]
+    assert table.bias_ids[2].tolist() == [8, *[-1] * (table.bias_ids.shape[1] - 1)]
+
+
 def test_blocks_and_sequences_are_written_together(table: SlotTable) -> None:
     writer = SlotWriter(table, EOS)
     entering = row_of(0, [8, 8], SamplingParams())
