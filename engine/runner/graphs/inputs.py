@@ -15,8 +15,13 @@ from draftline.spec.drafter import DraftChunk
 
 
 def forward_words(size: int) -> int:
-    """How many int64 the inputs of a forward pass of ``size`` rows take."""
-    return size + (3 * size + 3) // 2
+    """How many int64 the inputs of a forward pass of ``size`` rows take.
+
+    An even number: the drafts' inputs behind them have the alignment that they have alone. Another would double the
+    kernels that read them.
+    """
+    words = size + (3 * size + 3) // 2
+    return words + words % 2
 
 
 def fill_forward(inputs: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:

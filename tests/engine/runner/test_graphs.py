@@ -64,6 +64,12 @@ def test_drafts_of_rows_and_padding() -> None:
     assert inputs[3:].view(np.int32)[:3].tolist() == [2, 1, 0]
 
 
+@pytest.mark.parametrize("size", range(1, 9))
+def test_drafts_behind_a_plan_have_their_alignment_and_the_plan_has_room(size: int) -> None:
+    assert forward_words(size) * 8 % 16 == 0
+    assert (forward_words(size) - size) * 2 >= 3 * size + 2
+
+
 def test_a_decode_runs_in_the_smallest_shape_that_holds_it() -> None:
     shapes = StepShapes(max_rows=256, max_drafts=5)
     assert shapes.draft_lens == (0, 1, 2, 3, 4, 5)
