@@ -224,7 +224,8 @@ def test_neither_cache_nor_rotation_changes_the_order_of_products(name: str, cod
 
 MULTIPLIES_NOTHING = {
     "_accept_kernel", "_advance_kernel", "_allow_kernel", "_bad_words_kernel", "_bias_kernel", "_constrain_kernel", "_count_kernel", "_deliver_kernel", "_draft_forced_kernel", "_draft_kernel",
-    "_gather_drafts_kernel", "_gather_kernel", "_learn_kernel", "_ngram_kernel", "_receive_kernel", "_receive_writes_kernel",
+    "_gather_drafts_kernel", "_gather_kernel", "_learn_kernel", "_ngram_kernel", "_note_time_kernel", "_receive_kernel", "_receive_with_writes_kernel",
+    "_receive_writes_kernel",
 }  # fmt: skip
 """Kernels without products of floats."""
 
