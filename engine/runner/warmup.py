@@ -92,12 +92,12 @@ def capture_graphs(
 
 
 def launch_graphs(parts: ExecutorParts, recorder: Recorder) -> None:
-    """Launch what is captured without being asked for, and constraints, so that no request waits for their kernels.
+    """Launch what is captured without being asked for, a step with constraints, and one in parts.
 
-    The largest come first: their kernels take longest to compile.
+    So no request waits for their kernels. The largest come first: their kernels take longest to compile.
     """
     graphs = StepGraphs(parts, recorder)
-    for graph in (*graphs.common()[::-1], *graphs.constrained()):
+    for graph in (*graphs.common()[::-1], *graphs.others()):
         graph.require()
 
 

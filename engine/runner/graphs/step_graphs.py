@@ -20,7 +20,7 @@ def whole_steps(executor: GraphExecutor) -> list[Late[Any]]:
 
 
 def steps_in_parts(executor: GraphExecutor) -> list[Late[Any]]:
-    """The same where ranks exchange drafts and tokens between the parts."""
+    """The same in parts, as where ranks exchange drafts and tokens between these."""
     return [executor.forward_graph, executor.sampling_graph(SamplingFeatures.NONE)]
 
 
@@ -68,18 +68,10 @@ class StepGraphs:
         ]
         return [graph for *_, graph in sorted(graphs, key=lambda each: each[:2])]
 
-    def families(self) -> list[list[Late[Any]]]:
-        """The graphs of steps with constraints, and those of forward passes alone, the smallest shapes' first."""
-        smallest_first = [self.executors[shape] for shape in sorted(self.executors, key=lambda shape: shape.tokens)]
-        return [
-            [executor.masked_step_graph for executor in smallest_first],
-            [executor.forward_graph for executor in smallest_first],
-        ]
-
-    def constrained(self) -> list[Late[Any]]:
-        """A step with constraints, in one shape: all have the same kernels."""
+    def others(self) -> list[Late[Any]]:
+        """A step with constraints and one in parts, in one shape: all have the same kernels."""
         (shape, *_) = largest_shapes(list(self.executors))
-        return [self.executors[shape].masked_step_graph]
+        return [self.executors[shape].masked_step_graph, *steps_in_parts(self.executors[shape])]
 
 
 def largest_shapes(shapes: Seq[StepShape]) -> list[StepShape]:

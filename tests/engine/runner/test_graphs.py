@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import accumulate
 from types import SimpleNamespace
@@ -10,19 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from host_graphs import HostGraph
+from host_graphs import HostGraph, HostRecorder
 from random_checkpoint import llama
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
+from draftline.engine.runner import warmup
+from draftline.engine.runner.capture import Late
 from draftline.engine.runner.executor import ForwardResult
 from draftline.engine.runner.graphs import executor as graphs
+from draftline.engine.runner.graphs import step_graphs
 from draftline.engine.runner.graphs.executor import GraphExecutor
 from draftline.engine.runner.graphs.inputs import draft_words, fill_drafts, fill_forward, forward_words
 from draftline.engine.runner.graphs.step_graphs import largest_shapes
 from draftline.engine.runner.shapes import StepShape, StepShapes, launch_bound_tokens
 from draftline.kernels.slots import SamplingFeatures
 from draftline.kernels.triton.inputs.gather import FROM_NEWEST
+from draftline.spec.no_drafter import NoDrafter
 
 
 def row(slot: int, start: int, count: int = 1, pending: int = 1, drafts: int = 0, logprobs: int | None = None) -> Row:
@@ -218,6 +223,19 @@ def test_a_step_without_memory_for_its_graph_is_launched_in_parts(monkeypatch: p
     for _ in range(2):
         assert executor.whole_step(SamplingFeatures.TEMPERATURE) is None
     assert executor.step_graph.tried
+
+
+def test_a_rehearsal_has_all_kinds_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind takes its inputs by a kernel of its own, also where nothing drafts."""
+    monkeypatch.setattr(step_graphs, "result_stages", lambda parts: None)
+    monkeypatch.setattr(step_graphs, "EagerExecutor", lambda parts: None)
+    rehearsed: list[Any] = []
+    monkeypatch.setattr(Late, "require", lambda late: rehearsed.append(late))
+    parts: Any = SimpleNamespace(shapes=StepShapes(8, 0, prompt_tokens=128), drafter=NoDrafter())
+    warmup.launch_graphs(parts, HostRecorder())  # type: ignore[arg-type]
+    texts = [late._what for late in rehearsed]
+    for kind in ("steps of .*NONE", "steps of .*MASK", "the forward pass", "sampling with .*NONE"):
+        assert any(re.match(kind, text) for text in texts), kind
 
 
 def test_the_largest_shapes_have_the_most_samples_or_tokens() -> None:
