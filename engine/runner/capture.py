@@ -118,7 +118,7 @@ class GraphRecorder(Recorder):
 class Late(Generic[_T]):
     """What is captured at its first use, or before.
 
-    Where no memory is left for it, there is none, and operations do its work.
+    Where no memory is left for it, there is none, and smaller graphs or operations do its work.
     """
 
     def __init__(self, what: str, capture: Callable[[], _T]) -> None:
@@ -153,7 +153,9 @@ class Late(Generic[_T]):
             except RuntimeError as error:
                 if not _is_out_of_memory(error):
                     raise
-                logger.warning("no memory is left for the CUDA graph of %s, which is launched by operation", self._what)
+                logger.warning(
+                    "no memory is left for the CUDA graph of %s: smaller graphs or operations do its work", self._what
+                )
         return self._captured
 
 
