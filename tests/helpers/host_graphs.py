@@ -71,15 +71,16 @@ class HostWritingInputGraph(HostInputGraph):
 class ResultRecorder(HostRecorder):
     """A recorder of graphs that leave results: every replay writes them to the same tensors."""
 
-    def __init__(self, state: torch.Tensor) -> None:
+    def __init__(self, *state: torch.Tensor) -> None:
         """``state`` is what the graphs' work changes, and a recording must not."""
         super().__init__()
         self._state = state
 
     def record(self, work: Callable[[], Any]) -> tuple[HostGraph, Any]:
-        before = self._state.clone()
+        before = [tensor.clone() for tensor in self._state]
         kept = work()
-        self._state.copy_(before)
+        for tensor, was in zip(self._state, before, strict=True):
+            tensor.copy_(was)
 
         def again() -> None:
             for old, new in zip(_tensors(kept), _tensors(work()), strict=True):

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from draftline.engine.core import Core
 from draftline.engine.outputs import RequestOutput
-from draftline.engine.params import SamplingParams
+from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.engine.runner.capture import Late
 from draftline.engine.runner.executor import ExecutorParts, Executors
@@ -34,16 +34,28 @@ from draftline.spec.drafter import DraftChunk, Drafter, DraftRows, WrappedDrafte
 from draftline.spec.no_drafter import NoDrafter
 
 SAMPLINGS = {
-    "greedy": SamplingParams(temperature=0, max_tokens=30),
-    "by chance": SamplingParams(temperature=0.9, seed=5, max_tokens=30),
-    "few tokens": SamplingParams(temperature=0.9, seed=6, top_p=0.8, top_k=9, max_tokens=30),
-    "penalties": SamplingParams(temperature=0.9, seed=7, repetition_penalty=1.3, max_tokens=30),
-    "log-probabilities": SamplingParams(temperature=0, logprobs=2, max_tokens=30),
+    "greedy": SamplingParams(temperature=0, max_tokens=24),
+    "by chance": SamplingParams(temperature=0.9, seed=5, max_tokens=24),
+    "few tokens": SamplingParams(temperature=0.9, seed=6, top_p=0.8, top_k=9, max_tokens=24),
+    "penalties": SamplingParams(temperature=0.9, seed=7, repetition_penalty=1.3, max_tokens=15),
+    "log-probabilities": SamplingParams(temperature=0, logprobs=2, max_tokens=24),
 }
-REQUESTS = [
-    ([7 + i, 3, *range(20, 30 + 5 * i)], sampling)
-    for i, sampling in enumerate((*SAMPLINGS.values(), SAMPLINGS["greedy"]))
+AUTOMATON = Constraint(regex="(abc){2,5}[x-z]{12,20}")
+ON_HOST = Constraint(grammar='start: "(" start ")" | /[ab]{1,4}/')
+WANTED: list[tuple[SamplingParams, Constraint | None]] = [
+    *((sampling, None) for sampling in SAMPLINGS.values()),
+    (SAMPLINGS["penalties"], AUTOMATON),
+    (SamplingParams(temperature=0, max_tokens=6), ON_HOST),
+    (SAMPLINGS["few tokens"], AUTOMATON),
+    (SAMPLINGS["greedy"], None),
 ]
+REQUESTS = [
+    ([7 + i, 3, *range(20, 30 + 5 * i)], sampling, constraint) for i, (sampling, constraint) in enumerate(WANTED)
+]
+
+
+KINDS = ("steps", "the forward pass", "sampling", "drafts", "catching up")
+"""Of graphs, as logs name them."""
 
 
 class TwoTokens(Model):
@@ -90,28 +102,33 @@ def by_operation(drafter: Drafter | None = None) -> Core:
 
 def results_of(core: Core) -> list[RequestOutput]:
     client = Client(core)
-    for i, (prompt, sampling) in enumerate(REQUESTS):
-        client.submit(str(i), prompt, sampling)
+    for i, (prompt, sampling, constraint) in enumerate(REQUESTS):
+        client.submit(str(i), prompt, sampling, constraint=constraint)
     results = client.run()
     return [results[str(i)] for i in range(len(REQUESTS))]
 
 
-def in_graphs(core: Core, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Let the core's steps run in stand-ins of graphs; how often each kind of graph is used."""
+def in_graphs(core: Core, monkeypatch: pytest.MonkeyPatch, missing: str = "") -> Counter[str]:
+    """Let the core's steps run in stand-ins of graphs; how often each kind of graph is used.
+
+    There is no memory for the kinds that are ``missing``.
+    """
     monkeypatch.setattr(graphs, "InputGraph", HostInputGraph)
     monkeypatch.setattr(graphs, "WritingInputGraph", HostWritingInputGraph)
     monkeypatch.setattr(graphs, "unowned", lambda tensor: tensor)
     used, find = Counter[str](), Late.find
 
     def counted(late: Late[Any]) -> Any:
-        used[late._what.split()[0]] += 1
-        return find(late)
+        kind = next(kind for kind in KINDS if late._what.startswith(kind))
+        used[kind] += 1
+        used["masked steps"] += kind == "steps" and "MASK" in late._what
+        return None if kind in missing.split(", ") else find(late)
 
     monkeypatch.setattr(Late, "find", counted)
     eager, ops = core._runner._executors.eager, TritonOps.sized(DeviceLimits.known(80, 8))
     shapes = StepShapes(4, core._runner._drafter.max_draft_tokens, prompt_tokens=64)
     parts: ExecutorParts = replace(eager._parts, ops=ops, sample=ops.sample, accept=ops.accept)  # type: ignore[attr-defined]
-    recorder, results = ResultRecorder(parts.table.words), HostResultStages()
+    recorder, results = ResultRecorder(parts.table.words, parts.constraints.states), HostResultStages()
     core._runner._executors = Executors(
         eager,
         shapes,
@@ -120,20 +137,52 @@ def in_graphs(core: Core, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return used
 
 
-@pytest.mark.parametrize("drafts", [0, 3])
-def test_steps_in_graphs_change_nothing(drafts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = results_of(by_operation())
-    texts = [[*prompt, *result.outputs[0].token_ids] for (prompt, _), result in zip(REQUESTS, expected, strict=True)]
+@pytest.fixture(scope="module")
+def expected() -> list[RequestOutput]:
+    return results_of(by_operation())
+
+
+def drafting_core(drafts: int, expected: list[RequestOutput]) -> Core:
+    """A core whose drafter, unless it drafts nothing, knows most of the results."""
+    texts = [[*request[0], *result.outputs[0].token_ids] for request, result in zip(REQUESTS, expected, strict=True)]
     drafter = SeesBlocks(oracle(drafts, texts, wrong_every=5) if drafts else NoDrafter())
     drafter.core = core = by_operation(drafter)
+    return core
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_steps_in_graphs_change_nothing(
+    drafts: int, expected: list[RequestOutput], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = drafting_core(drafts, expected)
     used = in_graphs(core, monkeypatch)
     for result, plain in zip(results_of(core), expected, strict=True):
         assert_same(result, plain)
-    # Penalties are no part of whole steps, and beside prompts drafts are none.
-    assert used["steps"] > 3
+    # Penalties and masks of the host are no part of whole steps, and beside prompts drafts are none.
+    assert used["steps"] - used["masked steps"] > 3
+    assert used["masked steps"] > 3
     assert used["sampling"] > 3
     assert (used["drafts"] > 3) == (drafts > 0)
     assert (core.stats().drafter.accepted > 20) == (drafts > 0)
+    assert (core.stats().drafter.times.verify_s > 0) == (drafts > 0)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "steps, the forward pass",
+        "steps, sampling",
+        *(pytest.param(kinds, marks=pytest.mark.slow) for kinds in ("steps", "drafts", "steps, drafts")),
+    ],
+)
+def test_steps_without_some_of_their_graphs_change_nothing(
+    missing: str, expected: list[RequestOutput], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = drafting_core(3, expected)
+    in_graphs(core, monkeypatch, missing)
+    for result, plain in zip(results_of(core), expected, strict=True):
+        assert_same(result, plain)
+    assert core.stats().drafter.accepted > 20
 
 
 def test_blocks_are_written_before_a_drafter_catches_up(monkeypatch: pytest.MonkeyPatch) -> None:
