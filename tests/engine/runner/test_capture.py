@@ -11,7 +11,7 @@ import torch
 from host_graphs import HostRecorder
 
 from draftline.engine.runner import capture
-from draftline.engine.runner.capture import Captures, InputGraph, Late, ResultStages, WriteGraph
+from draftline.engine.runner.capture import Captures, InputGraph, Late, ResultStages, WriteGraph, WritingInputGraph
 
 CPU = torch.device("cpu")
 
@@ -76,6 +76,25 @@ def test_every_launch_writes_its_own_words() -> None:
     for launch in range(2 * capture._STAGES + 1):
         graph.launch(fill_with(launch))
     assert out.tolist() == [*range(1, 2 * capture._STAGES + 2), *[0] * (49 - 2 * capture._STAGES)]
+
+
+def test_every_launch_of_a_whole_step_has_its_own_inputs_and_writes() -> None:
+    out = torch.zeros(50, dtype=torch.int32)
+    graph = WritingInputGraph(3, 1 + 128 + 64, out)
+    seen = recorded(graph)
+
+    def fill_with(launch: int) -> Callable[[np.ndarray], None]:
+        def fill(message: np.ndarray) -> None:
+            message[:5] = launch, launch + 1, launch + 2, 1, launch
+            message[3 + 129 :].view(np.int32)[0] = launch + 1
+
+        return fill
+
+    launches = range(2 * capture._STAGES + 1)
+    for launch in launches:
+        graph.launch(fill_with(launch))
+    assert seen == [[launch, launch + 1, launch + 2] for launch in launches]
+    assert out.tolist() == [*range(1, len(launches) + 1), *[0] * (50 - len(launches))]
 
 
 def test_results_are_those_of_the_last_launch_whichever_graph_and_capture_it_was() -> None:
