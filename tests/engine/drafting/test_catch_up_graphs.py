@@ -39,8 +39,6 @@ CPU = torch.device("cpu")
 class Counting:
     """Another executor, and how often each of its parts is called."""
 
-    drafts_in_step = False
-
     def __init__(self, executor: Any) -> None:
         self._executor = executor
         self.calls: Counter[str] = Counter()

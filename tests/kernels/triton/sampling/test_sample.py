@@ -89,7 +89,7 @@ def make_slots(vocab: int, device: torch.device, rng: torch.Generator) -> SlotTa
     fill(slots.temperature, [0, 0.5, 1, 1.5, 0.8, 3, 1, 1e-6])
     fill(slots.top_k, [0, 0, 5, 50, 1, 100_000, 3, 1])
     fill(slots.top_p, [1, 0.9, 0.9, 0.5, 1, 0.99, 1, 0.3])
-    fill(slots.min_p, [0, 0, 0.01, 0, 0.05, 0, 1, 0])
+    fill(slots.min_p, [0, 0, 0.01, 0, 0.05, 0.5, 1, 0])
     fill(slots.repetition_penalty, [1, 1.2, 1, 0.7, 1.5, 1, 1, 1])
     fill(slots.presence_penalty, [1, 0, 0, -1, 0.5, 0, 1, 1])
     fill(slots.frequency_penalty, [1, 0, 0.3, 1, 0.5, 0, 1, 1])
