@@ -157,9 +157,8 @@ def test_served_speed_where_hardly_a_step_is_without_prompts(host: str, profile:
     assert got >= 0.93 * max(fixed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("profile", ["sampled", "greedy"])
-@pytest.mark.parametrize("rows", [8, 64])
+@pytest.mark.parametrize("profile", ["sampled", pytest.param("greedy", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [8, pytest.param(64, marks=pytest.mark.slow)])
 def test_served_speed_where_costs_were_measured_with_errors(profile: str, rows: int) -> None:
     """Of a tenth, for each length by itself: some lengths seem cheap, and show only when they are tried that they are not."""
     served = _SMOLLM2.with_drafter(0.04, 0.12, 0.15, 0.0005)
