@@ -95,8 +95,9 @@ class Runner:
             masks = self._masks.begin(plan, in_flight)
             writes = self._slots.collect(plan)
             executor, whole = self._executor_of(rows, masks)
+            # The graph of a whole step drafts, too, but not beside prompts.
             drafts_before = () if whole is None or whole.drafts else drafting(rows)
-            # The graph of a whole step carries out a few writes itself, if nothing needs them before.
+            # It also carries out a few writes itself, if nothing reads them before.
             if whole is None or catch_up or drafts_before or len(writes) > STEP_WRITES:
                 self._slots.send(writes)
                 writes = NO_WRITES
