@@ -23,7 +23,7 @@ from draftline.engine.runner.graphs import executor as graphs
 from draftline.engine.runner.graphs import step_graphs
 from draftline.engine.runner.graphs.executor import GraphExecutor
 from draftline.engine.runner.graphs.inputs import draft_words, fill_drafts, fill_forward, forward_words
-from draftline.engine.runner.graphs.step_graphs import largest_shapes
+from draftline.engine.runner.graphs.step_graphs import StepGraphs, largest_shapes, steps_in_parts, whole_steps
 from draftline.engine.runner.shapes import StepShape, StepShapes, launch_bound_tokens
 from draftline.kernels.slots import SamplingFeatures
 from draftline.kernels.triton.inputs.gather import FROM_NEWEST
@@ -225,14 +225,27 @@ def test_a_step_without_memory_for_its_graph_is_launched_in_parts(monkeypatch: p
     assert executor.step_graph.tried
 
 
-def test_a_rehearsal_has_all_kinds_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each kind takes its inputs by a kernel of its own, also where nothing drafts."""
+@pytest.fixture
+def uncaptured(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The parts of `StepGraphs` without a drafter, as far as these need any before a capture."""
     monkeypatch.setattr(step_graphs, "result_stages", lambda parts: None)
     monkeypatch.setattr(step_graphs, "EagerExecutor", lambda parts: None)
+    return SimpleNamespace(shapes=StepShapes(8, 0, prompt_tokens=128), drafter=NoDrafter())
+
+
+def test_ranks_capture_steps_in_parts_and_one_device_whole_ones(uncaptured: Any) -> None:
+    recorder: Any = HostRecorder()
+    for steps, expected in ((whole_steps, {"steps"}), (steps_in_parts, {"the", "sampling"})):
+        graphs = StepGraphs(uncaptured, recorder, steps)
+        for captured in (graphs.common(), graphs.largest()):
+            assert {late._what.split()[0] for late in captured} == expected
+
+
+def test_a_rehearsal_has_all_kinds_of_steps(uncaptured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind takes its inputs by a kernel of its own, also where nothing drafts."""
     rehearsed: list[Any] = []
     monkeypatch.setattr(Late, "require", lambda late: rehearsed.append(late))
-    parts: Any = SimpleNamespace(shapes=StepShapes(8, 0, prompt_tokens=128), drafter=NoDrafter())
-    warmup.launch_graphs(parts, HostRecorder())  # type: ignore[arg-type]
+    warmup.launch_graphs(uncaptured, HostRecorder())  # type: ignore[arg-type]
     texts = [late._what for late in rehearsed]
     for kind in ("steps of .*NONE", "steps of .*MASK", "the forward pass", "sampling with .*NONE"):
         assert any(re.match(kind, text) for text in texts), kind
