@@ -68,6 +68,14 @@ class StepGraphs:
         ]
         return [graph for *_, graph in sorted(graphs, key=lambda each: each[:2])]
 
+    def families(self) -> list[list[Late[Any]]]:
+        """The graphs of steps with constraints, and those of forward passes alone, the smallest shapes' first."""
+        smallest_first = [self.executors[shape] for shape in sorted(self.executors, key=lambda shape: shape.tokens)]
+        return [
+            [executor.masked_step_graph for executor in smallest_first],
+            [executor.forward_graph for executor in smallest_first],
+        ]
+
     def others(self) -> list[Late[Any]]:
         """A step with constraints and one in parts, in one shape: all have the same kernels."""
         (shape, *_) = largest_shapes(list(self.executors))
