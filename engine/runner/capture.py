@@ -267,9 +267,9 @@ class InputGraph(_StagedGraph):
         tensor: the inputs, [words] int64, as the graph's work reads them. All zero until the first launch.
     """
 
-    def __init__(self, words: int, device: torch.device) -> None:
-        """Allocate the inputs. The graph is captured by `record`."""
-        super().__init__(words, device)
+    def __init__(self, words: int, device: torch.device, *, behind: int = 0) -> None:
+        """Allocate the inputs. The graph is captured by `record`. A message has ``behind`` int64 behind the inputs."""
+        super().__init__(words + behind, device)
         self.tensor = torch.zeros(words, dtype=torch.int64, device=device)
 
     def record(self, recorder: Recorder, work: Callable[[], _T]) -> _T:
@@ -292,8 +292,7 @@ class WritingInputGraph(InputGraph):
 
     def __init__(self, words: int, write_words: int, out: Tensor) -> None:
         """Allocate inputs of ``words``. The writes' part of a message has ``write_words``, and ``out`` the places."""
-        _StagedGraph.__init__(self, words + write_words, out.device)
-        self.tensor = torch.zeros(words, dtype=torch.int64, device=out.device)
+        super().__init__(words, out.device, behind=write_words)
         self._out = out
 
     @override
