@@ -10,6 +10,8 @@ survives, and a pass reads only the groups of 64 whose largest logit reaches the
 the reference's ties. (Sampling by rejection against such pivots is from FlashInfer. Here the noise is fixed, so the first
 survivor in the order of scores is the argmax over the survivors.)
 
+Padding, at position -1, takes its likeliest token: only rows that count pay for noise and truncation.
+
 Not here: penalties, bias and min_tokens (`penalties.py`), banned tokens (`bans.py`), reading logits (`scaled_logits.py`), log-probabilities.
 """
 
@@ -70,8 +72,9 @@ def _score_kernel(
     group = block * BLOCK_GROUPS + tl.arange(0, BLOCK_GROUPS)
     ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     slot = tl.load(row_slots + row)
+    position = tl.load(row_positions + row)
     temperature = tl.load(temperatures + slot)
-    noisy = temperature >= MIN_TEMPERATURE
+    noisy = (temperature >= MIN_TEMPERATURE) & (position >= 0)  # padding has any slot's parameters
     divisor = tl.where(noisy, temperature, 1.0)
     mask = mask_of(masks, mask_rows + row, mask_stride, MASKED)
     scaled = read_scaled(logits + row * logits_stride, mask, ids, ids < VOCAB, divisor, MASKED)
@@ -89,7 +92,7 @@ def _score_kernel(
     score = scaled
     if noisy:
         counter = group[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
-        score = scaled + gumbel_noise(counter, tl.load(row_positions + row), tl.load(seeds + slot))
+        score = scaled + gumbel_noise(counter, position, tl.load(seeds + slot))
     best, best_id = best_of_tile(score, ids, VOCAB)
     tl.store(block_score + offset, best)
     tl.store(block_id + offset, best_id)
@@ -196,12 +199,12 @@ def _choose_kernel(
             VOCAB, STOPS, 1024, MASKED, MIN_TOKENS, ALLOWED_IDS,
         )  # fmt: skip
     else:
+        position = tl.load(row_positions + row)
         temperature = tl.load(temperatures + slot)
-        truncated = truncates(slot, top_ks, top_ps, min_ps, VOCAB)
-        if truncated & (temperature >= MIN_TEMPERATURE) & (best < float("inf")):
+        noisy = (temperature >= MIN_TEMPERATURE) & (position >= 0)
+        if noisy & truncates(slot, top_ks, top_ps, min_ps, VOCAB) & (best < float("inf")):
             group_max += row * NUM_GROUPS
             selected += row * NUM_GROUPS
-            position = tl.load(row_positions + row)
             seed = tl.load(seeds + slot)
             k = tl.load(top_ks + slot)
             k = tl.where((k > 0) & (k < VOCAB), k, VOCAB)

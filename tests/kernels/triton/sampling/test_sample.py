@@ -217,6 +217,18 @@ def test_equal_logits_are_cut_by_id(device: torch.device, rng: torch.Generator) 
     assert set(chosen) <= {0, 1, 2, 70}
 
 
+def test_padding_takes_its_likeliest_token(device: torch.device, rng: torch.Generator) -> None:
+    """Noise and truncation would take time for what is thrown away."""
+    slots = make_slots(1000, device, rng)
+    slots.temperature.fill_(50.0)
+    slots.top_p.fill_(0.5)
+    logits = torch.randn(ROWS, 1000, generator=rng, device=device)
+    rows = make_rows(TEMPERATURE | TOP_P, None, device)
+    padding = dataclasses.replace(rows, positions=torch.full_like(rows.positions, -1))
+    assert sample(logits, padding, slots).tolist() == logits.argmax(dim=1).tolist()
+    assert sample(logits, rows, slots).tolist() != logits.argmax(dim=1).tolist()
+
+
 @pytest.mark.parametrize("features", [NONE, TEMPERATURE, TEMPERATURE | TOP_K | TOP_P], ids=str)
 def test_odd_logits(features: SamplingFeatures, device: torch.device, rng: torch.Generator) -> None:
     vocab = 100
