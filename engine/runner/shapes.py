@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 from draftline.engine.request.sequence import Row
@@ -19,7 +19,7 @@ _MAX_ROWS = 512
 
 _DRAFT_LENS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 
-_UNEVEN_ROWS = (8, 16, 32, 64, 128)
+_UNEVEN_ROWS = (8, 16, 24, 32, 48, 64, 96, 128)
 
 _MOST_UNEVEN_DRAFTS = 4
 """Shapes for uneven histories exist for each number of drafts up to this one, and for the most."""
@@ -27,15 +27,15 @@ _MOST_UNEVEN_DRAFTS = 4
 _PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192)
 """Tokens of steps with prompts. A step with fewer tokens than its graph computes padding, which is thrown away."""
 
-_UNEVEN_PROMPT_TOKENS = (128, 256, 384, 512, 768, 1024, 1536, 2048)
-"""Tokens of steps with prompts whose decodes have uneven histories. In larger ones, the decodes take a small part of
-the time."""
+_MOST_UNEVEN_TOKENS = 2048
+"""The most tokens of steps with prompts whose decodes have uneven histories. In larger ones, the decodes take a small
+part of the time."""
 
-_PROMPT_ROWS = (8, 32, 128, _MAX_ROWS)
+_PROMPT_ROWS = (8, 32, 64, 128, _MAX_ROWS)
 
-_TOKENS_A_ROW = 8
-"""Steps with prompts have no graph of fewer rows where the next larger number of rows has as many tokens a row: rows of
-padding take little time beside so many tokens."""
+_TOKENS_A_SAMPLE = 8
+"""Steps with prompts have no graph of fewer rows where the next larger number of rows has as many tokens for each that
+it decides: padding takes little time beside so many."""
 
 _LAUNCH_S_PER_LAYER = 1e-3
 """Seconds that a host takes to launch one layer's operations: 0.6 to 1.0 ms with some eight kernels a layer."""
@@ -136,13 +136,11 @@ class StepShapes:
             for rows in (*[rows for rows in _UNEVEN_ROWS if rows < self._rows[-1]], self._rows[-1])
             if self._may_be_uneven and (not k or rows <= self.max_drafting_rows)
         ]
-        # They have all rows: those of padding take little time.
-        self._uneven_prompts = [
-            StepShape.with_prompts(self._rows_with_prompts(k, tokens)[-1], k, tokens, uneven=True)
-            for k in sorted({0, self.draft_lens[-1]})
-            for tokens in self._prompt_tokens
-            if self._may_be_uneven and tokens in _UNEVEN_PROMPT_TOKENS
-        ]
+        self._uneven_prompts = {
+            shape: replace(shape, uneven=True)
+            for shape in self.prompts
+            if self._may_be_uneven and shape.tokens <= _MOST_UNEVEN_TOKENS
+        }
 
     @property
     def max_drafting_rows(self) -> int:
@@ -176,7 +174,7 @@ class StepShapes:
     @property
     def uneven(self) -> list[StepShape]:
         """The shapes whose histories are uneven."""
-        return [*self._uneven_decodes, *self._uneven_prompts]
+        return [*self._uneven_decodes, *self._uneven_prompts.values()]
 
     @property
     def prompts(self) -> list[StepShape]:
@@ -192,7 +190,8 @@ class StepShapes:
         """Row counts of the shapes with prompts of so many drafts and tokens, ascending."""
         most = min(tokens, self.max_drafting_rows) if drafts else tokens
         counts = [rows for fewer, rows in pairwise((0, *self._prompt_rows)) if fewer < most]
-        return [rows for rows, more in pairwise(counts) if more * _TOKENS_A_ROW > tokens] + counts[-1:]
+        fewer = [rows for rows, more in pairwise(counts) if more * (drafts + 1) * _TOKENS_A_SAMPLE > tokens]
+        return fewer + counts[-1:]
 
     def of_step(self, rows: tuple[Row, ...], are_uneven: AreUneven = never_uneven) -> StepShape | None:
         """The smallest shape that holds the rows; None if none does. ``are_uneven`` decides about decodes."""
@@ -207,7 +206,7 @@ class StepShapes:
         shape = self._of_prompts(count, longest, tokens)
         if shape is None or not (self._may_be_uneven and are_uneven(longest + 1, contexts, shape.rows - len(contexts))):
             return shape
-        return _smallest(self._uneven_prompts, count, longest, tokens) or shape
+        return self._uneven_prompts.get(shape, shape)
 
     def of_drafts(self, rows: tuple[Row, ...], are_uneven: AreUneven = never_uneven) -> StepShape | None:
         """The smallest shape in which these rows draft; None if none holds them."""
@@ -218,7 +217,9 @@ class StepShapes:
 
     def _of_uneven_decodes(self, rows: int, drafts: int) -> StepShape | None:
         """The smallest uneven shape without prompts that holds so many rows and drafts; None if none does."""
-        return _smallest(self._uneven_decodes, rows, self._uneven_drafts(drafts), rows)
+        longest = self._uneven_drafts(drafts)
+        held = (one for one in self._uneven_decodes if one.drafts == longest and one.rows >= rows)
+        return next(held, None)
 
     def _uneven_drafts(self, drafts: int) -> int:
         """The drafts of the uneven shapes in which rows with so many run; the same number if there are too many."""
@@ -252,9 +253,3 @@ class StepShapes:
             return None
         longest = self.draft_lens[bisect_left(self.draft_lens, drafts)]
         return StepShape.decode(counts[bisect_left(counts, rows)], longest)
-
-
-def _smallest(shapes: Seq[StepShape], rows: int, drafts: int, tokens: int) -> StepShape | None:
-    """The first of ascending shapes that has so many drafts, and holds so many rows and tokens; None if none does."""
-    held = (one for one in shapes if one.drafts == drafts and one.rows >= rows and one.tokens >= tokens)
-    return next(held, None)

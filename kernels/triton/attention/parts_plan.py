@@ -27,9 +27,9 @@ from draftline.kernels.triton.attention.decode_plan import (
 from draftline.kernels.triton.attention.plan import SHORT_QUERY, AttentionShape, Tile
 from draftline.kernels.triton.device import DeviceLimits
 
-_PARTS_PER_SM, _MANY_PARTS_PER_SM = 4, 12
-"""Parts times key/value heads, for each multiprocessor: where only long histories have parts, and where all have. With fewer there could
-be as many long histories as parts."""
+_PARTS_PER_SM, _MANY_PARTS_PER_SM, _MANY_BESIDE_PROMPTS = 4, 12, 8
+"""Parts times key/value heads, for each multiprocessor: where only long histories have parts, and where all have, alone and beside
+prompts. With fewer there could be as many long histories as parts."""
 
 _FEW_ROWS = 16
 """Rows of narrow heads up to which a part's program has two warps: more rows have more programs."""
@@ -43,10 +43,19 @@ _NOTHING_AHEAD = 3.0
 """How much longer a program takes, by the stages of its pipeline."""
 
 _JOINED, _BESIDE_PROMPTS = 300, 2
-"""The time that joining the tiles takes, and how much longer it takes beside prompts."""
+"""The time that joining the tiles takes, where programs shared no history, and how much longer it takes beside prompts."""
+
+_JOINED_NARROW, _JOINED_AGAIN = 100, 40
+"""The same for narrow heads, and how much longer joining takes there where programs shared histories."""
+
+_JOINED_QUERY = 0.45
+"""What each query of a row adds to it, padding included: programs of the launch that joins."""
+
+_SMALL_TILE = 16
+"""Rows of a tile that a single warp has the registers for."""
 
 _GAIN = 1.1
-"""How much sooner all histories must be read to divide them."""
+"""How much sooner all histories of wide heads must be read to divide them. Where all have parts, times are known better."""
 
 _STORED = 1 / 64
 """How much longer reading takes for each query of a key/value head, where the states of all tiles are stored and read again."""
@@ -55,7 +64,10 @@ _MAX_STORED = 2**26
 """Bytes of the states of divided histories. Where they would take more, the last histories have a program each."""
 
 LEAST_PART = 64
-"""The fewest tokens of a part: a tile of keys, or several. Parts are multiples of it."""
+"""The fewest tokens of a part: a tile of keys, or several. Parts are multiples of it. Beside prompts, they have twice as many."""
+
+_LEAST_LONG = LEAST_LONG_HISTORY, 256
+"""The most tokens of histories of which none is long, with wide heads and with narrow ones."""
 
 _LEAST_LONG_PART = 2
 """The fewest tokens of a long history's part, for each column of a head: wider heads had longer parts in the fastest division."""
@@ -78,9 +90,11 @@ class Division:
 
 def division(kv_heads: int, head_dim: int, query_lens: tuple[int, ...], limits: DeviceLimits) -> Division:
     """The division of a batch with these query lengths, or upper bounds of them."""
-    if head_dim < WIDE_HEAD and max(query_lens, default=0) <= MAX_QUERIES:
+    if head_dim < WIDE_HEAD:
+        beside_prompts = max(query_lens, default=0) > MAX_QUERIES
+        parts = (_MANY_BESIDE_PROMPTS if beside_prompts else _MANY_PARTS_PER_SM) * limits.num_sms // kv_heads
         # Each history has a part at least, and as many again divide the longer ones.
-        return Division(True, max(_MANY_PARTS_PER_SM * limits.num_sms // kv_heads, 2 * len(query_lens)), LEAST_PART)
+        return Division(True, max(parts, 2 * len(query_lens)), 2 * LEAST_PART if beside_prompts else LEAST_PART)
     # A history that is divided has two parts at least.
     return Division(False, max(_PARTS_PER_SM * limits.num_sms // kv_heads, 2), _LEAST_LONG_PART * head_dim)
 
@@ -122,9 +136,9 @@ def plan_uneven_short(
     plan = plan_short(shape, query_lens, context_lens)
     if plan is None or plan.tiles_per_row > 1:  # rare: long verifies of large groups
         return plan
-    # The chunks' programs need room beside those of wide heads.
-    ahead = AHEAD[2] if shape.head_dim >= WIDE_HEAD else AHEAD[1]
-    tile = _parts_tile(shape, plan.tile.block_m, plan.tile.num_warps, ahead)
+    # The chunks' programs need room, and small ones leave the most.
+    num_warps = 1 if shape.head_dim < WIDE_HEAD and plan.tile.block_m <= _SMALL_TILE else plan.tile.num_warps
+    tile = _parts_tile(shape, plan.tile.block_m, num_warps, AHEAD[2])
     tiles = _part_tiles(shape, len(query_lens), plan.longest, max(context_lens))
     return replace(plan, tile=tile, num_splits=1, max_part_tiles=tiles, last_joins=plan.longest == 1)
 
@@ -154,6 +168,7 @@ class _Rule:
         division: how histories would be divided.
         stored: the time that storing and reading states adds to it, as a share.
         joining: the time that joining would add.
+        gain: how much sooner all histories must be read.
         max_tiles: the most tiles of divided histories.
     """
 
@@ -164,6 +179,7 @@ class _Rule:
     division: Division
     stored: float
     joining: float
+    gain: float
     max_tiles: int
 
     def alone(self, length: float) -> float:
@@ -187,9 +203,17 @@ def _rule(shape: AttentionShape, query_len: int, rows: int, prompts: int, bound:
         shape.num_kv_heads * shape.head_dim / shape.limits.num_sms / _READ_AT_ONCE,
         divided,
         stored=shape.group * query_len * _STORED if divided.every else 0.0,
-        joining=0 if plan.num_splits > 1 else _JOINED * (_BESIDE_PROMPTS if prompts else 1),
+        joining=_joining(plan, divided, (rows + prompts) * query_len) * (_BESIDE_PROMPTS if prompts else 1),
+        gain=1.0 if divided.every else _GAIN,
         max_tiles=_part_tiles(shape, rows, query_len, bound),
     )
+
+
+def _joining(plan: DecodePlan, divided: Division, queries: int) -> float:
+    """The time that joining the tiles of so many queries would add to a plan."""
+    if plan.num_splits > 1:
+        return _JOINED_AGAIN if divided.every else 0
+    return _JOINED_NARROW + _JOINED_QUERY * queries if divided.every else _JOINED
 
 
 def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int], prompts: int, bound: int) -> bool:
@@ -203,7 +227,7 @@ def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int]
         bound: that of context lengths, for which plans are made.
     """
     longest, rows = max(context_lens, default=0), len(context_lens)
-    if longest <= LEAST_LONG_HISTORY or rows + prompts == 1:
+    if longest <= _LEAST_LONG[shape.head_dim < WIDE_HEAD] or rows + prompts == 1:
         return False
     rule = _rule(shape, query_len, rows, prompts, bound)
     if rule is None:
@@ -223,4 +247,4 @@ def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int]
             parts = sum([-(-length // part) for length in context_lens])
             if parts * tiles > rule.max_tiles:
                 return False
-    return undivided > _GAIN * (reading * (1 + rule.stored) + part + rule.joining)
+    return undivided > rule.gain * (reading * (1 + rule.stored) + part + rule.joining)

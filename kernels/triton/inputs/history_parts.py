@@ -4,8 +4,8 @@ Where each row has a program, or a few, most rows of a large batch wait for the 
 still read by its few programs when the rest of the device has nothing left to do. So histories are divided into parts, and there are as
 many programs as parts.
 
-Of wide heads, and beside prompts, only long histories have parts. A history is long if reading it takes one program half of the time, or
-more, that reading all histories takes the device. Of decodes with narrow heads, all have: their programs are small and many.
+Of wide heads, only long histories have parts. A history is long if reading it takes one program half of the time, or more, that reading
+all histories takes the device. Of narrow heads, all have: their programs are small and many.
 """
 
 from __future__ import annotations

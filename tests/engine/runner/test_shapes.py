@@ -57,8 +57,18 @@ def test_no_shape_is_there_twice() -> None:
 def test_padding_beside_many_tokens_is_an_eighth_of_them_at_most() -> None:
     shapes = StepShapes(256, 0, prompt_tokens=8192)
     assert shapes.of_chunks([1000]) == StepShape.with_prompts(128, 0, 1024)
-    assert shapes.of_chunks([500]) == StepShape.with_prompts(32, 0, 512)
+    assert shapes.of_chunks([500]) == StepShape.with_prompts(64, 0, 512)
     assert shapes.of_chunks([5000]) == StepShape.with_prompts(256, 0, 5120)
+
+
+def test_padding_beside_prompts_counts_with_its_drafts() -> None:
+    """Each of them has logits."""
+    shapes = StepShapes(256, 4, prompt_tokens=8192)
+    prompt = dataclasses.replace(decoding([900])[0], start=0, count=900, samples=1)
+    few, more = decoding([300] * 20, drafts=4), decoding([300] * 60, drafts=4)
+    assert shapes.of_step((*few, prompt)) == StepShape.with_prompts(32, 4, 1024)
+    assert shapes.of_step((*more, prompt)) == StepShape.with_prompts(64, 4, 1280)
+    assert shapes.of_step((*few, *[prompt] * 5)) == StepShape.with_prompts(128, 4, 5120)
 
 
 def decoding(lengths: SequenceOf[int], drafts: int = 0) -> tuple[Row, ...]:
@@ -88,7 +98,7 @@ def test_uneven_histories_have_shapes_of_their_own() -> None:
 
     assert shapes.of_step(decoding([300] * 9), are_uneven) == StepShape.decode(12, 0)
     assert shapes.of_step(decoding([300] * 8 + [2000]), are_uneven) == StepShape.decode(16, 0, uneven=True)
-    assert shapes.of_step(decoding([2000] + [300] * 40, drafts=2), are_uneven) == StepShape.decode(64, 2, uneven=True)
+    assert shapes.of_step(decoding([2000] + [300] * 40, drafts=2), are_uneven) == StepShape.decode(48, 2, uneven=True)
     assert asked == [(1, [300] * 9, 0), (1, [300] * 8 + [2000], 0), (3, [2002] + [302] * 40, 0)]
     assert shapes.of_step(decoding([2000, 300])) == StepShape.decode(2, 0), "without a device that divides any"
     for shape in shapes.uneven:
@@ -121,8 +131,8 @@ def test_rows_with_uneven_histories_draft_in_shapes_of_their_own() -> None:
     ]
 
 
-def test_uneven_histories_beside_prompts_have_few_shapes() -> None:
-    shapes = StepShapes(64, 4, prompt_tokens=1280, max_len=4096)
+def test_uneven_histories_beside_prompts_have_shapes_of_their_own() -> None:
+    shapes = StepShapes(64, 4, prompt_tokens=4096, max_len=4096)
     prompt = dataclasses.replace(decoding([400])[0], start=100, count=300, samples=1)
     asked: list[tuple[int, list[int], int]] = []
 
@@ -134,11 +144,11 @@ def test_uneven_histories_beside_prompts_have_few_shapes() -> None:
         return shapes.of_step(rows, are_uneven)
 
     assert shape_of((*decoding([300] * 9), prompt)) == StepShape.with_prompts(32, 0, 384)
-    assert shape_of((*decoding([300] * 8 + [2000]), prompt)) == StepShape.with_prompts(64, 0, 384, uneven=True)
-    assert shape_of((prompt, *decoding([2000] * 9, drafts=2))) == StepShape.with_prompts(64, 4, 384, uneven=True)
+    assert shape_of((*decoding([300] * 8 + [2000]), prompt)) == StepShape.with_prompts(32, 0, 384, uneven=True)
+    assert shape_of((prompt, *decoding([2000] * 9, drafts=2))) == StepShape.with_prompts(32, 4, 384, uneven=True)
     assert asked == [(1, [300] * 9, 23), (1, [300] * 8 + [2000], 23), (5, [2002] * 9, 23)], "the rest of 32 rows"
-    longer = dataclasses.replace(prompt, count=1030)
-    assert shape_of((*decoding([300, 2000]), longer)) == StepShape.with_prompts(64, 0, 1280), "there is no larger one"
+    longer = dataclasses.replace(prompt, count=2100)
+    assert shape_of((*decoding([300, 2000]), longer)) == StepShape.with_prompts(64, 0, 2560), "there is no larger one"
     for shape in shapes.uneven:
         assert shape.uneven
         assert shape not in shapes.catch_ups

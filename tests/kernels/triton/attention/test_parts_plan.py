@@ -59,6 +59,11 @@ def test_histories_of_wide_heads_are_divided_where_some_are_much_longer(
         (4, lengths(16, 150, 1500, 1500), 0, True),
         (1, lengths(16, 500), 0, False),
         (1, lengths(64, 150, 900), 0, True),
+        (4, list(range(40, 600, 9)), 0, True),
+        (4, lengths(64, 250), 0, False),
+        (4, lengths(64, 600), 0, False),
+        (1, list(range(40, 1000, 15)), 0, True),
+        (1, lengths(120, 300), 0, False),
         (4, lengths(64, 150, *[1200] * 8), 0, True),
         (1, lengths(64, 1000), 0, False),
         (1, lengths(64, 150, 700), 0, False),
@@ -67,6 +72,9 @@ def test_histories_of_wide_heads_are_divided_where_some_are_much_longer(
         (1, lengths(63, 150, 1500), 1, True),
         (1, lengths(63, 900), 1, False),
         (4, lengths(63, 180, *[1000] * 32), 1, False),
+        (4, lengths(30, 180, *[1200] * 8), 2, True),
+        (4, lengths(63, 120), 1, False),
+        (5, list(range(40, 600, 9)), 65, False),
     ],
 )
 def test_histories_of_narrow_heads_are_divided_where_a_program_would_have_several_tiles(
@@ -140,4 +148,6 @@ def test_there_are_parts_enough_for_all_rows() -> None:
         assert narrow.every
         assert narrow.max_parts >= 2 * rows
         assert not wide.every
-        assert not division(3, 64, (*(1,) * rows, 300), H200).every
+        beside_prompts = division(3, 64, (*(1,) * rows, 300), H200)
+        assert beside_prompts.every
+        assert beside_prompts.max_parts >= 2 * rows

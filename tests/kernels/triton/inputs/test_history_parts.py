@@ -92,9 +92,10 @@ def test_parts_hold_the_tokens_of_later_passes(device: torch.device) -> None:
         assert counts(found) == expected
 
 
-def test_only_long_decodes_of_narrow_heads_have_parts_beside_prompts(device: torch.device) -> None:
+def test_all_decodes_of_narrow_heads_have_longer_parts_beside_prompts(device: torch.device) -> None:
     found = divided([300, 4000, 7, 60], device, kv_heads=3, query_lens=[1, 1, 1, 40], head_dim=64)
-    assert counts(found) == {1: 32}
+    assert counts(found) == {0: 3, 1: 32, 2: 1}
+    assert found.length.tolist() == [128]
 
 
 @pytest.mark.parametrize("seed", range(5))
