@@ -7,7 +7,6 @@ measurements on an H200 (docs/tuning.md#uneven-lengths), of narrow heads with a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -161,9 +160,9 @@ class _Rule:
     """What `is_uneven` knows of a step before it knows the lengths. Times are in tokens, as `_READ_AT_ONCE` says.
 
     Attributes:
-        shape: the model and the device.
-        num_splits: programs that share a history where none is divided.
-        waits: how much longer each later tile of a program takes than its first one.
+        key_tile: keys of a tile.
+        share: tokens of which each program reads a tile where no history is divided.
+        later: the time that each later tile of a program takes. Its first one takes ``key_tile``.
         token_time: the time in which all programs together read a token.
         division: how histories would be divided.
         stored: the time that storing and reading states adds to it, as a share.
@@ -172,9 +171,9 @@ class _Rule:
         max_tiles: the most tiles of divided histories.
     """
 
-    shape: AttentionShape
-    num_splits: int
-    waits: float
+    key_tile: int
+    share: int
+    later: float
     token_time: float
     division: Division
     stored: float
@@ -182,10 +181,9 @@ class _Rule:
     gain: float
     max_tiles: int
 
-    def alone(self, length: float) -> float:
+    def alone(self, length: int) -> float:
         """The time in which a program reads its share of a history, if no other one is in its way."""
-        tiles = -(-self.shape.num_tiles(math.ceil(length)) // self.num_splits)
-        return self.shape.key_tile * (1 + (tiles - 1) * self.waits)
+        return self.key_tile + (length - 1) // self.share * self.later
 
 
 @lru_cache(maxsize=1024)
@@ -197,9 +195,9 @@ def _rule(shape: AttentionShape, query_len: int, rows: int, prompts: int, bound:
         return None
     divided = division(shape.num_kv_heads, shape.head_dim, query_lens, shape.limits)
     return _Rule(
-        shape,
-        plan.num_splits,
-        _WAITS.get(plan.tile.num_stages, _NOTHING_AHEAD),
+        shape.key_tile,
+        plan.num_splits * shape.key_tile,
+        _WAITS.get(plan.tile.num_stages, _NOTHING_AHEAD) * shape.key_tile,
         shape.num_kv_heads * shape.head_dim / shape.limits.num_sms / _READ_AT_ONCE,
         divided,
         stored=shape.group * query_len * _STORED if divided.every else 0.0,
@@ -235,13 +233,13 @@ def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int]
     # The longest history is still read when the others have been, or, where few programs read, takes longest by itself.
     total, alone = sum(context_lens), rule.alone(longest)
     reading = total * rule.token_time
-    undivided = max(reading + alone - rule.alone(total / rows), alone)
+    undivided = max(reading + alone - rule.alone(-(-total // rows)), alone)
     part = rule.division.least_part
     if rule.division.every:
         # As the device divides them (`inputs/history_parts.py`), where all states have room.
         tokens = -(-total // (rule.division.max_parts - rows))
         part = max(part, -(-tokens // LEAST_PART) * LEAST_PART)
-        tiles = part // shape.key_tile
+        tiles = part // rule.key_tile
         # Counting the parts takes the host longer than this bound of their number, which nearly all steps keep.
         if (total // part + rows) * tiles > rule.max_tiles:
             parts = sum([-(-length // part) for length in context_lens])
