@@ -63,10 +63,10 @@ _MAX_STORED = 2**26
 """Bytes of the states of divided histories. Where they would take more, the last histories have a program each."""
 
 LEAST_PART = 64
-"""The fewest tokens of a part: a tile of keys, or several. Parts are multiples of it. Beside prompts, they have twice as many."""
+"""The fewest tokens of a part: a tile of keys, or several. Parts are multiples of it. Beside prompts a part has twice as many, or more."""
 
-_LEAST_LONG = LEAST_LONG_HISTORY, 256
-"""The most tokens of histories of which none is long, with wide heads and with narrow ones."""
+_LEAST_LONG_NARROW = 256
+"""As `LEAST_LONG_HISTORY`, for narrow heads: where no history is longer, none is divided."""
 
 _LEAST_LONG_PART = 2
 """The fewest tokens of a long history's part, for each column of a head: wider heads had longer parts in the fastest division."""
@@ -225,7 +225,8 @@ def is_uneven(shape: AttentionShape, query_len: int, context_lens: Sequence[int]
         bound: that of context lengths, for which plans are made.
     """
     longest, rows = max(context_lens, default=0), len(context_lens)
-    if longest <= _LEAST_LONG[shape.head_dim < WIDE_HEAD] or rows + prompts == 1:
+    least_long = _LEAST_LONG_NARROW if shape.head_dim < WIDE_HEAD else LEAST_LONG_HISTORY
+    if longest <= least_long or rows + prompts == 1:
         return False
     rule = _rule(shape, query_len, rows, prompts, bound)
     if rule is None:
