@@ -12,5 +12,5 @@ MAX_STOP_IDS = 128
 """The most token ids that can end one request: its stop_token_ids plus the model's end-of-sequence ids."""
 
 LEAST_LONG_HISTORY = 768
-"""The fewest tokens of the longest history in a step that divides any, and of each one where only long ones are: a
-program reads so many in about the time that joining the parts takes."""
+"""The fewest tokens of histories that are divided where only long ones are: a program reads so many in about the time
+that joining the parts takes. Engines of shorter contexts divide none."""
