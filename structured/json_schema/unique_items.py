@@ -1,7 +1,7 @@
 """Arrays whose items have to differ: which arrays of a document these are.
 
-Grammars cannot compare items, so a matcher on the host does (`structured/unique/`). It has to know from the path alone
-whether the items of an array have to differ.
+Grammars cannot compare items, so a matcher on the host does (`structured/unique/`). It has to know from the path and the
+type of an item alone whether the item has to differ.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_STATES: Final = 2_000
 _MAX_KINDS: Final = 6
 """The most sets of names of unnamed members that are told apart in one place."""
 
-_REASON: Final = "whether items have to differ depends on more than the array's place in the document"
+_REASON: Final = "whether items have to differ depends on more than their type and the array's place in the document"
 
 
 def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
@@ -46,6 +46,11 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
     queue = [root]
     states: list[PathState] = []
     variety = Variety(lambda value: graph.nodes.get(value, NOTHING))
+
+    def types(shapes: Iterable[ArrayShape]) -> frozenset[str]:
+        """The types of the items of arrays."""
+        items = (graph.nodes.get(item, NOTHING) for shape in shapes for item in _items(shape))
+        return frozenset(name for one in items for name in one.types)
 
     def never_ends(values: Iterable[Demands]) -> bool:
         return all(variety.of(value) == ENDLESS for value in values)
@@ -68,9 +73,9 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
             return None
         here = [shape for value in place for shape in graph.nodes[value].arrays]
         asking = [shape for shape in here if on_host(shape)]
-        unique = bool(asking)
-        if asking and any(not shape.unique and shape.max_items not in (0, 1) for shape in here):
-            unique = False
+        unique = types(asking)
+        if unique & types(shape for shape in here if not shape.unique and shape.max_items not in (0, 1)):
+            unique = frozenset()
             for pointer in sorted({pointer for shape in asking for pointer in shape.unique}):
                 normaliser.report(pointer, "uniqueItems", _REASON)
         objects = [shape for value in place for shape in graph.nodes[value].objects]
@@ -85,7 +90,7 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
         states.append(
             PathState(
                 unique,
-                number(item for shape in here for item in (*shape.prefix, shape.rest, *all_items(shape))),
+                number(item for shape in here for item in _items(shape)),
                 {name: number(value for shape in objects for value in _member(shape, name)) for name in names},
                 NOWHERE if kinds else number(members.value for shape in objects for members in _unnamed(shape)),
                 never_ends(place),
@@ -113,6 +118,10 @@ def _counts_names(shape: ObjectShape) -> bool:
 def _is_open(shape: ObjectShape) -> bool:
     """Whether another member may always come."""
     return shape.max_members is None and any(never_runs_out(members.names) for members in shape.others)
+
+
+def _items(shape: ArrayShape) -> Iterable[Demands]:
+    return (*shape.prefix, shape.rest, *all_items(shape))
 
 
 def all_items(shape: ArrayShape) -> Iterable[Demands]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from draftline.structured.unique.paths import UniquePaths
-from draftline.structured.unique.values import Value, readings_of, string_of
+from draftline.structured.unique.values import Value, readings_of, string_of, type_of
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPEN_ARRAY, _CLOSE_ARRAY, _OPEN_OBJECT, _CLOSE_OBJECT = b"[]{}"
@@ -22,7 +22,7 @@ class Level(NamedTuple):
     Attributes:
         state: its state in the paths.
         is_array: whether it is an array.
-        seen: its items so far, as every reader reads them, if they have to differ; None otherwise.
+        seen: its items so far that have to differ, as every reader reads them; None if none has to.
         outer: the level around it.
         item: where the item that is open begins in `Cursor.recorded`; -1 behind an item that has been compared.
         names: of an object inside what is compared, the names of its members so far. Readers would keep one of two alike.
@@ -80,7 +80,7 @@ class Cursor(NamedTuple):
                 level = level._replace(names=level.names | {name})
             state = paths.member(level.state, name)
             return Cursor(level, state, False, -1, False, recorded if self.comparing else b"", self.comparing)
-        return self._replace(text=-1, recorded=recorded if self.comparing else b"")._compared()
+        return self._replace(text=-1, recorded=recorded if self.comparing else b"")._compared(paths)
 
     def _outside(self, byte: int, paths: UniquePaths) -> Cursor | None:
         here = self._replace(recorded=self.recorded + bytes([byte])) if self.comparing else self
@@ -88,21 +88,21 @@ class Cursor(NamedTuple):
         if byte == _QUOTE:
             return here._replace(text=len(here.recorded))
         if byte == _OPEN_ARRAY:
-            unique = paths.unique(self.state)
+            unique = bool(paths.unique(self.state))
             inside = Level(self.state, True, frozenset() if unique else None, level, len(here.recorded))
             return here._replace(level=inside, state=paths.items(self.state), comparing=self.comparing + unique)
         if byte == _OPEN_OBJECT:
             comparing = self.comparing + paths.distinct(self.state)
             return here._replace(level=Level(self.state, False, None, level), in_key=True, comparing=comparing)
         if byte in (_CLOSE_ARRAY, _CLOSE_OBJECT) and level is not None:
-            if self._ended() is None:
+            if self._ended(paths) is None:
                 return None
             own = level.seen is not None if level.is_array else paths.distinct(level.state)
             comparing = self.comparing - own
             left = here._replace(level=level.outer, in_key=False, comparing=comparing)
-            return left._compared() if comparing else left._replace(recorded=b"")
+            return left._compared(paths) if comparing else left._replace(recorded=b"")
         if byte == _COMMA and level is not None:
-            ended = self._ended()
+            ended = self._ended(paths)
             if ended is None or ended.level is None:
                 return None
             level = ended.level
@@ -111,14 +111,14 @@ class Cursor(NamedTuple):
             return here._replace(level=level._replace(item=len(here.recorded)), state=paths.items(level.state))
         return here
 
-    def _ended(self) -> Cursor | None:
+    def _ended(self, paths: UniquePaths) -> Cursor | None:
         """The position behind an item that ends where the array goes on or closes, as numbers do; None if it repeats."""
         level = self.level
         if level is None or level.seen is None or level.item < 0 or not self.recorded[level.item :].strip():
             return self
-        return self._compared()
+        return self._compared(paths)
 
-    def _compared(self) -> Cursor | None:
+    def _compared(self, paths: UniquePaths) -> Cursor | None:
         """The position behind an item of the innermost level, which has ended; None if it has been there."""
         level = self.level
         if level is None or level.seen is None:
@@ -126,7 +126,8 @@ class Cursor(NamedTuple):
         readings = readings_of(self.recorded[level.item :])
         if not readings or readings & level.seen:
             return None
-        return self._replace(level=level._replace(seen=level.seen | readings, item=-1))
+        differing = {one for one in readings if type_of(one) in paths.unique(level.state)}
+        return self._replace(level=level._replace(seen=level.seen | differing, item=-1))
 
 
 class ReasoningPosition(NamedTuple):

@@ -23,7 +23,7 @@ class PathState:
     """A set of places in a document.
 
     Attributes:
-        unique: whether the items of an array here have to differ.
+        unique: the types of the items of an array here that have to differ: `values.type_of`.
         items: the state of its items.
         members: the states of members by name.
         others: the state of other members.
@@ -38,7 +38,7 @@ class PathState:
         by_kind: the states of such members by which of these sets have their name; without sets, ``others`` is the state of all.
     """
 
-    unique: bool
+    unique: frozenset[str]
     items: int
     members: Mapping[str, int] = field(hash=False)
     others: int
@@ -78,9 +78,9 @@ class UniquePaths:
             return here.members.get(name, here.others)
         return here.by_kind.get(tuple(kind.matches(name) for kind in here.kinds), NOWHERE)
 
-    def unique(self, state: int) -> bool:
-        """Whether the items of an array have to differ."""
-        return state >= 0 and self.states[state].unique
+    def unique(self, state: int) -> frozenset[str]:
+        """The types of the items of an array that have to differ."""
+        return self.states[state].unique if state >= 0 else frozenset()
 
     def distinct(self, state: int) -> bool:
         """Whether the names of an object's members have to differ."""

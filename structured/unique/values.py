@@ -22,6 +22,14 @@ class Object(NamedTuple):
     members: frozenset[tuple[str, Value]]
 
 
+_TYPES: Final[Mapping[type, str]] = {str: "string", Fraction: "number", tuple: "array", Object: "object"}
+
+
+def type_of(value: Value) -> str:
+    """The type of a value: "null", "boolean", "number", "string", "array" or "object"."""
+    return _TYPES.get(type(value)) or ("null" if value == b"null" else "boolean")
+
+
 _WHITE: Final = b" \t\n\r"
 _NUMBER: Final = re.compile(rb"[-+0-9.eE]*")
 _LITERALS: Final[Mapping[Any, bytes]] = {None: b"null", True: b"true", False: b"false"}

@@ -31,6 +31,22 @@ class Shapes:
     arrays: tuple[ArrayShape, ...] = ()
     objects: tuple[ObjectShape, ...] = ()
 
+    @property
+    def types(self) -> frozenset[str]:
+        """The types of the values, by their names in JSON Schema."""
+        return frozenset(
+            name
+            for name, some in (
+                ("null", self.null),
+                ("boolean", self.booleans),
+                ("number", self.numbers),
+                ("string", self.strings),
+                ("array", self.arrays),
+                ("object", self.objects),
+            )
+            if some
+        )
+
 
 NOTHING: Final = Shapes()
 EVERYTHING: Final = Shapes(True, frozenset([False, True]), (ANY_NUMBER,), (ALL_STRINGS,), (ANY_ARRAY,), (ANY_OBJECT,))

@@ -274,6 +274,32 @@ def test_an_array_is_allowed_exactly_if_its_items_differ(items: list[Any], seed:
     assert (whole and matcher.complete) == jsonschema_rs.is_valid({"uniqueItems": True}, items)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"type": ["null", "object"]},
+        {"type": ["boolean", "number"]},
+        {"type": "array", "items": {"type": "string"}},
+        {"enum": [1, 2, [], None]},
+    ],
+)
+def test_the_types_of_items_tell_arrays_apart(other: Any) -> None:
+    """Strings have to differ, and items of other types do not."""
+    schema = {"anyOf": [unique({"type": "string"}), {"type": "array", "items": other}]}
+    matcher = compiled(json.dumps(schema)).begin().matcher
+    for items in itertools.product(["a", "b", None, True, 1, {}, [], ["a", "a"]], repeat=3):
+        data, taken = json.dumps(items, separators=(",", ":")).encode(), 0
+        while data:
+            token = max(one for one, part in enumerate(VOCABULARY.tokens) if part and data.startswith(part))
+            allowed = token in mask(matcher)
+            assert matcher.advance(token) == allowed
+            if not allowed:
+                break
+            data, taken = data[len(VOCABULARY.tokens[token]) :], taken + 1
+        assert (not data and matcher.complete) == jsonschema_rs.is_valid(schema, list(items)), items
+        matcher.rollback(taken)
+
+
 @given(values, values)
 def test_a_text_may_become_its_value_and_equal_values_are_one(one: Any, other: Any) -> None:
     same = jsonschema_rs.is_valid({"const": other}, one)
