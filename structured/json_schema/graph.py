@@ -229,6 +229,10 @@ def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
 
 def _exact_uniqueness(normaliser: Normaliser, variety: Variety, shape: ArrayShape) -> ArrayShape | None:
     """The same arrays; None if there are fewer values than unique items."""
+    for pointer in sorted(shape.repeating):
+        reason = "arrays whose items repeat have no exact form, and not, oneOf or if needs them"
+        normaliser.report(pointer, "uniqueItems", reason)
+    shape = replace(shape, repeating=frozenset())
     if not shape.unique:
         return shape
     if shape.max_items in (0, 1):

@@ -67,8 +67,12 @@ def array_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
             ),
         )
     if schema.get("uniqueItems") is True:
-        unique = ArrayShape(unique=frozenset([location.pointer]))
-        yield Clause("uniqueItems", lambda: unite(not_of("array"), arrays_of([unique])), None)
+        here = frozenset([location.pointer])
+        yield Clause(
+            "uniqueItems",
+            lambda: unite(not_of("array"), arrays_of([ArrayShape(unique=here)])),
+            lambda: arrays_of([ArrayShape(repeating=here)]),
+        )
     if "contains" in schema and location.dialect >= Dialect.DRAFT6:
         yield _contains(expander, location)
 

@@ -29,6 +29,7 @@ class ArrayShape:
         max_items: the maximum length, or None.
         contains: counts of items that meet demands.
         unique: pointers of the schemas that require unique items.
+        repeating: pointers of the schemas that require unique items, and must not hold: two items are equal.
     """
 
     prefix: tuple[Demands, ...] = ()
@@ -37,6 +38,7 @@ class ArrayShape:
     max_items: int | None = None
     contains: tuple[Contains, ...] = ()
     unique: frozenset[str] = frozenset()
+    repeating: frozenset[str] = frozenset()
 
     def item(self, index: int) -> Demands:
         """The demands on the item at an index."""
@@ -58,6 +60,7 @@ def meet_arrays(one: ArrayShape, other: ArrayShape) -> ArrayShape | None:
             min(bounds) if bounds else None,
             tuple(dict.fromkeys(one.contains + other.contains)),
             one.unique | other.unique,
+            one.repeating | other.repeating,
         )
     )
 
@@ -75,7 +78,7 @@ def settle_array(shape: ArrayShape) -> ArrayShape | None:
     prefix = shape.prefix if maximum is None else shape.prefix[:maximum]
     while prefix and prefix[-1] == shape.rest:
         prefix = prefix[:-1]
-    minimum = shape.min_items
+    minimum = max(shape.min_items, 2) if shape.repeating else shape.min_items
     contains: list[Contains] = []
     for one in shape.contains:
         if one.high is not None and one.high < one.low:
@@ -90,18 +93,18 @@ def settle_array(shape: ArrayShape) -> ArrayShape | None:
                 maximum = one.start + one.high if maximum is None else min(maximum, one.start + one.high)
             continue
         contains.append(one)
-    if maximum is not None and minimum > maximum:
+    if (maximum is not None and minimum > maximum) or (shape.unique and shape.repeating):
         return None
     unique = shape.unique if maximum is None or maximum > 1 else frozenset[str]()
     rest = shape.rest if maximum is None or maximum > len(prefix) else NEVER
-    return ArrayShape(prefix, rest, minimum, maximum, tuple(contains), unique)
+    return ArrayShape(prefix, rest, minimum, maximum, tuple(contains), unique, shape.repeating)
 
 
 def array_within(one: ArrayShape, other: ArrayShape) -> bool:
     """Whether every array of ``one`` is obviously in ``other``: fewer demands are met by more values."""
     if not set(other.contains) <= set(one.contains) or not other.unique <= one.unique:
         return False
-    if one.min_items < other.min_items:
+    if one.min_items < other.min_items or (other.repeating and not one.repeating):
         return False
     if other.max_items is not None and (one.max_items is None or one.max_items > other.max_items):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -10,6 +11,11 @@ import pytest
 from walk import Walker
 
 from draftline.structured.json_schema import json_schema_language
+
+
+def unique(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, "uniqueItems": True}
+
 
 KINDS = [f"k{number}" for number in range(12)]
 
@@ -58,13 +64,34 @@ def test_a_condition_for_each_kind_of_item_in_a_list() -> None:
 
 
 def test_what_must_hold_needs_no_complement() -> None:
-    """As one of two members, each of which is what the object says of it anyway. Unique items have no complement."""
+    """As one of two members, each of which is what the object says of it anyway. Items that repeat have no form."""
     members = {"one": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "two": {"format": "uri"}}
     parts = [{"properties": {name: {"$ref": f"#/properties/{name}"}}, "required": [name]} for name in members]
     schema = {"type": "object", "properties": members, "additionalProperties": False, "oneOf": parts}
     walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact"))
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)
     values = [{}, {"one": ["a"]}, {"one": ["a", "a"]}, {"two": "a:b"}, {"two": "a"}, {"one": [], "two": "a:b"}]
+    found = [walker.accepts(json.dumps(value, separators=(",", ":"))) for value in values]
+    assert found == [validator.is_valid(value) for value in values]
+    assert len(set(found)) == 2
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [unique({"type": "string"}), unique({"enum": ["a", "b", 1]})]},
+        {"oneOf": [unique({"enum": ["a", "b"]}), unique({"enum": ["b", "c"]}), {"type": "array", "maxItems": 1}]},
+        {**unique({"type": ["string", "number"]}), "not": unique({"type": "string"})},
+        {**unique(True), "if": unique({"type": "string"}), "then": {"minItems": 2}, "else": {"maxItems": 2}},
+        {**unique(unique({"type": "string"})), "not": {"items": {"uniqueItems": True, "maxItems": 1}}},
+    ],
+)
+def test_the_complement_of_unique_items_among_unique_items(schema: Any) -> None:
+    """Arrays whose items repeat are none of them, so that they need no form."""
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact"))
+    validator = jsonschema_rs.validator_for(schema)
+    items = ["a", "b", "c", 1, 2, [], ["a"], ["a", "b"], ["a", "a"]]
+    values = [list(some) for count in range(4) for some in itertools.product(items, repeat=count)]
     found = [walker.accepts(json.dumps(value, separators=(",", ":"))) for value in values]
     assert found == [validator.is_valid(value) for value in values]
     assert len(set(found)) == 2
