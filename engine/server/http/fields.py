@@ -139,6 +139,7 @@ INERT_IN_CALL: Mapping[str, Inert] = {
 
 INERT_IN_PART: Mapping[str, Inert] = {
     "parsed": Inert(_ANY, "the text says the same"),
+    "prompt_cache_breakpoint": Inert(_ANY, "prefixes are cached while there is room"),
     **{
         name: Inert((), "the model reads text")
         for name in ("image_url", "input_audio", "audio_url", "video_url", "file", "file_id", "file_data", "file_url")
