@@ -128,6 +128,7 @@ INERT_IN_MESSAGE: Mapping[str, Inert] = {
     "annotations": Inert(([],), "a message has text alone"),
     "function_call": Inert((), "use tool_calls"),
     "parsed": Inert(_ANY, "the content says the same"),
+    "provider_specific_fields": Inert(_ANY, "LiteLLM's copies of the message's fields"),
 }
 """The same for chat messages, as clients send back those that they got."""
 

@@ -32,6 +32,7 @@ def _named(role: str, name: str) -> dict[str, Any]:
         [_named("system", "Bo"), _named("user", "Al"), _named("assistant", "Bo"), _named("user", "Al")],  # AutoGen
         [_ASKED, _part(role="assistant", refusal=None), _ASKED],  # Agents for JavaScript
         [_ASKED, _part(role="assistant", tool_calls=[_CALL]) | {"tool_calls": [_CALL]}, _ASKED],
+        [_CALLED | {"provider_specific_fields": {"refusal": None, "reasoning_content": "r"}}, _ASKED],  # LiteLLM
         [_part(prompt_cache_breakpoint={"mode": "explicit"}) | {"role": "user"}],  # LangChain
     ],
 )
