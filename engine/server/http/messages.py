@@ -168,7 +168,7 @@ def _misnamed(placed: Iterable[tuple[str, ChatMessage]]) -> Iterator[FieldViolat
             continue
         if message.role == "tool":
             if called.get(message.tool_call_id) != message.name:
-                yield FieldViolation(f"{place}.name", "is not the function of the call that tool_call_id names")
+                yield FieldViolation(f"{place}.name", "is not the function of the call that it answers")
         elif (first := speakers.setdefault(_role(message), message.name)) != message.name:
             problem = (
                 f"is not supported beside {quoted(first)}: chat templates have no names; write them into the content"

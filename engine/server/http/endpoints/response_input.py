@@ -35,6 +35,7 @@ class ResultItem(Body):
     type: Literal["function_call_output"]
     call_id: str
     output: str | list[TextPart]
+    name: str | None = Field(default=None, description="the function that was called")
     id: str | None = Field(default=None, description="no effect: nothing is stored")
     status: str | None = Field(default=None, description="no effect: nothing is stored")
 
@@ -124,7 +125,8 @@ def conversation(instructions: str | None, given: str | list[Item]) -> list[Plac
 def _add(placed: list[Placed], item: InputItem | CallItem | ResultItem | ReasoningItem, place: str) -> None:
     """Add an item to the conversation: reasoning, text and calls of one answer are one message."""
     if isinstance(item, ResultItem):
-        placed.append((ChatMessage(role="tool", content=joined(item.output), tool_call_id=item.call_id), place))
+        result = ChatMessage(role="tool", content=joined(item.output), tool_call_id=item.call_id, name=item.name)
+        placed.append((result, place))
         return
     if isinstance(item, InputItem) and item.role != "assistant":
         placed.append((item, place))

@@ -115,6 +115,13 @@ async def _reasoning(http: httpx2.AsyncClient, engine: FakeEngine, monkeypatch: 
             ],
             "input[3].content",
         ),
+        (
+            [
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "1", "name": "g"},
+            ],
+            "input[1].name",
+        ),
     ],
 )
 async def test_an_error_counts_the_items_of_an_input(http: httpx2.AsyncClient, given: list[Any], param: str) -> None:

@@ -167,8 +167,11 @@ def test_responses_call_tools_too(client: openai.OpenAI) -> None:
     assert names.count("response.function_call_arguments.done") == 1
     assert names.count("response.function_call_arguments.delta") > 2
     texts: list[str] = []
-    for output in ("18 degrees", [{"type": "input_text", "text": "18 degrees"}]):
-        result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": output}
+    for given in (
+        {"output": "18 degrees"},
+        {"output": [{"type": "input_text", "text": "18 degrees"}], "name": call.name},
+    ):
+        result: Any = {"type": "function_call_output", "call_id": call.call_id, **given}
         history = [*MESSAGES, call.to_dict(), result]
         again: Any = {**asked, "max_output_tokens": 20, "tool_choice": "none"}
         [message] = client.responses.create(**again, input=history).output
