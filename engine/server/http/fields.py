@@ -77,6 +77,8 @@ INERT: Mapping[str, Inert] = {
     "function_call": Inert(("none", "auto"), "use tool_choice"),
     "modalities": Inert((["text"],), "the model writes text"),
     "audio": Inert((), "the model writes text"),
+    "image": Inert((), "the model writes text"),
+    "access_programs": Inert((), "this server has none"),
     "reasoning_effort": Inert((), "use max_reasoning_tokens, or chat_template_kwargs"),
     "reasoning": Inert(({},), "use max_reasoning_tokens, or chat_template_kwargs"),
     "include_reasoning": Inert((True,), "reasoning is a field of its own"),
@@ -84,6 +86,7 @@ INERT: Mapping[str, Inert] = {
     "web_search_options": Inert((), "this server searches nothing"),
     "moderation": Inert((), "this server moderates nothing"),
     "background": Inert((False,), STORE),
+    "background_options": Inert((), STORE),
     "previous_response_id": Inert((), f"{STORE}; send the whole conversation as input"),
     "conversation": Inert((), f"{STORE}; send the whole conversation as input"),
     "prompt": Inert((), f"{STORE}, templates included"),
@@ -137,6 +140,14 @@ INERT_IN_CALL: Mapping[str, Inert] = {
     "parsed_arguments": Inert(_ANY, "the arguments say the same"),
 }
 """The same for a call in a message."""
+
+INERT_IN_FUNCTION: Mapping[str, Inert] = {
+    "defer_loading": Inert((False,), "the prompt shows all tools"),
+    "allowed_callers": Inert((["direct"],), "the model makes its calls directly"),
+    "async": Inert((False,), "the client makes the calls"),
+    "output_schema": Inert((), "chats do not show it; write it into the description"),
+}
+"""The same for a function that a response may call."""
 
 INERT_IN_PART: Mapping[str, Inert] = {
     "parsed": Inert(_ANY, "the text says the same"),

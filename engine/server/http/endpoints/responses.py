@@ -17,7 +17,7 @@ from draftline.engine.server.http.answers import TokenTexts, UsageCount, new_id
 from draftline.engine.server.http.body import Body, Generating, JsonSchema, ResponseFormat
 from draftline.engine.server.http.endpoints.response_input import Item, conversation
 from draftline.engine.server.http.errors import error_body
-from draftline.engine.server.http.fields import INERT, Inert, Names
+from draftline.engine.server.http.fields import INERT, INERT_IN_FUNCTION, Inert, Names
 from draftline.engine.server.http.generation import Generation, Wanted
 from draftline.engine.server.http.items import Events, Items
 from draftline.engine.server.http.messages import RENDERED_PATHS, Rendered, chat, message_paths
@@ -42,6 +42,8 @@ _ERROR_CODES = {"invalid_request_error": "invalid_prompt", "rate_limit_error": "
 
 class FunctionTool(FunctionBody):
     """A tool in the form of responses."""
+
+    inert = INERT_IN_FUNCTION
 
     type: Literal["function"]
 

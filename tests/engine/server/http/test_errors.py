@@ -43,6 +43,7 @@ async def error(http: httpx2.AsyncClient, path: str, status: int, **body: Any) -
 
 
 _ASKED = {"role": "user", "content": "a"}
+_FUNCTION = {"type": "function", "name": "f"}
 
 WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"temperature": "hot"}, "temperature", "valid number"),
@@ -133,6 +134,9 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/chat/completions", {"echo": True}, "echo", "only /v1/completions"),
     ("/v1/responses", {"previous_response_id": "resp_1"}, "previous_response_id", "stores nothing"),
     ("/v1/responses", {"tools": [{"type": "web_search"}]}, "tools[0].type", "not 'web_search'"),
+    ("/v1/responses", {"tools": [_FUNCTION | {"defer_loading": True}]}, "tools[0].defer_loading", "shows all tools"),
+    ("/v1/responses", {"tools": [_FUNCTION | {"output_schema": {}}]}, "tools[0].output_schema", "do not show it"),
+    ("/v1/responses", {"background_options": {}}, "background_options", "stores nothing"),
     ("/v1/responses", {"background": True}, "background", "stores nothing"),
     ("/v1/responses", {"store": True}, "store", "stores nothing"),
     ("/v1/responses", {"truncation": "auto"}, "truncation", "truncate_prompt_tokens"),

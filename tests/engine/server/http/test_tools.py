@@ -153,7 +153,8 @@ def test_errors_name_the_place(client: openai.OpenAI, options: Any, param: str, 
 
 
 def test_responses_call_tools_too(client: openai.OpenAI) -> None:
-    tool: Any = {"type": "function", **TOOL["function"]}
+    unset = {"defer_loading": False, "allowed_callers": ["direct"], "async": False, "output_schema": None}
+    tool: Any = {"type": "function", **TOOL["function"], **unset}
     asked: Any = {"model": "bytes", "tools": [tool], "temperature": 0, "max_output_tokens": 200}
     first: Any = {**asked, "input": MESSAGES, "tool_choice": "required", "parallel_tool_calls": False}
     answer = client.responses.create(**first)
