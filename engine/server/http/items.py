@@ -59,9 +59,7 @@ class Items:
 
     def whole(self) -> list[dict[str, Any]]:
         """All items as far as they have come, but no call whose arguments broke off: it cannot be made or sent back."""
-        return [
-            item for item in self._items if item["status"] != "incomplete" or is_object(item.get("arguments", "{}"))
-        ]
+        return [item for item in self._items if (item["type"], item["status"]) != ("function_call", "incomplete")]
 
     def _begin(self, kind: str) -> Events:
         if self._items and self._items[-1]["type"] == kind and self._items[-1]["status"] == "in_progress":
@@ -86,7 +84,8 @@ class Items:
         item, text = self._items[-1], self._texts[-1]
         item["status"] = status
         if item["type"] == "function_call":
-            item["arguments"] = text
+            # A stop string may break off arguments, though the response is complete. A limit may come behind them.
+            item["arguments"], item["status"] = text, "completed" if is_object(text) else "incomplete"
             yield "response.function_call_arguments.done", {**self._place, "name": item["name"], "arguments": text}
         else:
             part = self._part()

@@ -89,8 +89,9 @@ def test_log_probabilities_are_those_of_the_text(
     assert shown(streamed) == expected == shown(whole)
 
 
-def test_a_call_that_broke_off_is_no_item_of_the_output() -> None:
+@pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.STOP])
+def test_a_call_that_broke_off_is_no_item_of_the_output(reason: FinishReason) -> None:
     updates = [delta("ab", "ab"), delta("f{", "", "", replace(CALL, arguments="{"))]
-    end = replace(END, finish_reason=FinishReason.LENGTH)
+    end = replace(END, finish_reason=reason)
     streamed, _ = answered(updates, end)
     assert shown(streamed) == [("message", "ab")]
