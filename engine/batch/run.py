@@ -16,7 +16,7 @@ RETRIES = 8
 """How often a request is sent again that the server had no room for, or could not be reached with."""
 
 FIRST_RETRIES = 2
-"""The same while nothing has reached the server: its address is wrong, or it is not running."""
+"""The same until the server has answered once: it is not running, or its address is wrong, or of another protocol."""
 
 MAX_WAIT_S = 30.0
 """Longest wait before that, in seconds."""
@@ -103,9 +103,8 @@ async def _answer(line: BatchLine, client: httpx2.AsyncClient, reached: asyncio.
         try:
             response = await client.post(line.url, json=line.body, headers={"x-request-id": _header(line.custom_id)})
         except httpx2.TransportError as error:
-            never = isinstance(error, httpx2.ConnectError) and not reached.is_set()
-            if attempt >= (min(FIRST_RETRIES, RETRIES) if never else RETRIES):
-                problem = f"{client.base_url}: the server cannot be reached: {error or type(error).__name__}"
+            if attempt >= (RETRIES if reached.is_set() else min(FIRST_RETRIES, RETRIES)):
+                problem = f"{client.base_url}: no server answers in HTTP: {error or type(error).__name__}"
                 raise BatchStoppedError(problem) from error
             await asyncio.sleep(_wait(attempt, None))
             continue

@@ -191,16 +191,17 @@ async def test_a_server_that_is_away_or_refuses_ends_the_run(
 ) -> None:
     monkeypatch.setattr("draftline.engine.batch.run.RETRIES", 1)
     requests = write_lines(tmp_path / "in.jsonl", {"prompt": "ab"}, {"prompt": "cd"})
-    with pytest.raises(BatchStoppedError, match=r"http://127\.0\.0\.1:1/?: the server cannot be reached: "):
+    with pytest.raises(BatchStoppedError, match=r"http://127\.0\.0\.1:1/?: no server answers in HTTP: "):
         await run(requests, tmp_path / "out.jsonl", "http://127.0.0.1:1")
     with pytest.raises(BatchStoppedError, match="refuses the batch with 401"):
         await run(requests, tmp_path / "out.jsonl", serve_with_tokens)
     assert (tmp_path / "out.jsonl").read_bytes() == b""
 
 
-@pytest.mark.parametrize(("answered", "tries"), [(0, 3), (1, 9)], ids=["never reached", "reached before"])
-async def test_a_server_that_was_reached_before_is_waited_for_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: int, tries: int
+@pytest.mark.parametrize("error", [httpx2.ConnectError("refused"), httpx2.RemoteProtocolError("illegal request line")])
+@pytest.mark.parametrize(("answered", "tries"), [(0, 3), (1, 9)], ids=["never answered", "answered before"])
+async def test_a_server_that_has_answered_is_waited_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: httpx2.TransportError, answered: int, tries: int
 ) -> None:
     monkeypatch.setattr("draftline.engine.batch.run._wait", lambda *_: 0.0)
     sent = 0
@@ -210,7 +211,7 @@ async def test_a_server_that_was_reached_before_is_waited_for_longer(
         sent += 1
         if sent <= answered:
             return httpx2.Response(200, json={})
-        raise httpx2.ConnectError("refused")
+        raise error
 
     requests = write_lines(tmp_path / "in.jsonl", {"prompt": "ab"}, {"prompt": "cd"})
     with AnswerFile(tmp_path / "out.jsonl", check_ids(requests, PLAIN)) as file:
