@@ -1,8 +1,8 @@
-"""``--config file.yaml``: options by name, with dashes or underscores."""
+"""``--config file.yaml``: options of an engine and a server by name, with dashes or underscores."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 import yaml
@@ -12,8 +12,13 @@ from draftline.engine.options import Options, suggestion
 from draftline.engine.server.yaml_text import RepeatedKeyError, read_yaml
 
 
-def read_config_file(path: Path, models: Iterable[type[Options]]) -> dict[str, object]:
+def read_config_file(path: Path, models: Iterable[type[Options]], flags: Container[str] = ()) -> dict[str, object]:
     """Read the options that a file sets, by field name. The values are YAML's, and not validated.
+
+    Args:
+        path: the file.
+        models: have the options that a file can set.
+        flags: names of the command's own options, which only the command line can set, such as a request's sampling.
 
     Raises:
         UsageError: the file cannot be read, is not a mapping, or has a key that is not an option of ``models``.
@@ -26,6 +31,8 @@ def read_config_file(path: Path, models: Iterable[type[Options]]) -> dict[str, o
     for key, value in _mapping(path).items():
         name = str(key).replace("-", "_")
         name = aliases.get(name, name)
+        if name not in known and name in flags:
+            raise UsageError(f"{path}: {key}: is no option of an engine or a server; give it on the command line")
         if name not in known:
             explanation = f". {foreign[name]}" if name in foreign else suggestion(name, known)
             raise UsageError(f"{path}: {key}: is not an option{explanation}")

@@ -63,14 +63,14 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         else:
             parameters.append(parameter)
     if any(model in CONFIGURATIONS for model in models.values()):
-        meaning = "YAML file of options by name; flags override it, and --no-NAME turns a switch off"
+        meaning = "YAML file of the engine's and the server's options by name; flags override it, and --no-NAME turns a switch off"
         parameters.append(_parameter("config", Path, typer.Option(help=meaning, metavar="FILE")))
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
         with reported_errors():
             path: Path | None = given.pop("config", None)
-            from_file = {} if path is None else read_config_file(path, CONFIGURATIONS)
+            from_file = {} if path is None else read_config_file(path, CONFIGURATIONS, given)
             for name, model in models.items():
                 flags = dict(_given(model, given))
                 optional = signature.parameters[name].annotation is not model

@@ -344,6 +344,15 @@ def test_a_bad_configuration_file_is_one_line(content: str, message: str, tmp_pa
     assert failed(run("serve", "--config", str(file)), 2).startswith(f"{file}: {message}")
 
 
+@pytest.mark.parametrize("content", ["max-tokens: 3", "max_tokens: 3", "server: gpu7:50051", "schema: a.json"])
+def test_a_configuration_file_has_no_options_of_a_request(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(content)
+    name = content.partition(":")[0]
+    problem = f"{file}: {name}: is no option of an engine or a server; give it on the command line"
+    assert failed(run("generate", "x", "--config", str(file)), 2) == problem
+
+
 def test_an_option_that_can_be_repeated_is_a_list_in_a_configuration_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
