@@ -177,7 +177,7 @@ class Reasoning(_Params):
         description="mark before the reasoning; empty where the prompt has it already, as many chat templates do",
     )
     end: str = Field(default="</think>", min_length=1, max_length=256, description="mark behind the reasoning")
-    required: bool = Field(default=True, description="whether the output cannot come without reasoning")
+    required: bool = Field(default=True, description="the output must begin with reasoning")
     max_tokens: int | None = Field(
         default=None, ge=1, le=2**31 - 1, description="max tokens of the reasoning with its marks"
     )
