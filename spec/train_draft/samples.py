@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import io
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,7 +140,10 @@ class Samples(Sequence[Sample]):
             ValueError: the file is not a valid file of samples. The message names it.
         """
         try:
-            with np.load(io.BytesIO(path.read_bytes())) as arrays:
+            content = io.BytesIO(path.read_bytes())
+            if not zipfile.is_zipfile(content):  # np.load would advise to unpickle it
+                raise ValueError("it is no .npz archive")
+            with np.load(content) as arrays:
                 tokens, lengths, prompt_lens, labels = (arrays[name] for name in _ARRAYS)
         except Exception as error:  # a damaged file fails in many ways
             raise ValueError(f"{path} is not a file of samples: {error}") from error

@@ -253,9 +253,17 @@ def test_a_file_of_samples_that_is_cut_off_is_a_value_error(tmp_path: Path) -> N
         path.write_bytes(content[:end])
         with pytest.raises(ValueError, match=r"samples\.npz is not a file of samples"):
             Samples.load(path)
-    with path.open("wb") as file:
-        np.save(file, np.arange(3))
-    with pytest.raises(ValueError, match=r"samples\.npz is not a file of samples"):
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b'{"prompt": "a"}\n', b"\x80\x04K\x03.", b"\x93NUMPY"],
+    ids=["empty", "JSON lines", "pickle", ".npy"],
+)
+def test_a_file_that_is_no_archive_is_named_as_such(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "samples.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"samples\.npz is not a file of samples: it is no \.npz archive$"):
         Samples.load(path)
 
 
