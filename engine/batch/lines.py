@@ -122,13 +122,19 @@ def _plain(name: str, content: dict[str, Any], plain: PlainPrompts) -> BatchLine
 
 def answer_line(custom_id: str, status: int, body: Any) -> bytes:
     """The line of an answer. One with another status than 200 is an error."""
-    problem = body.get("error") if isinstance(body, dict) and status != 200 else None
     error = None
     if status != 200:
-        message = problem.get("message", "") if isinstance(problem, dict) else str(body)
-        code = problem.get("code") if isinstance(problem, dict) else None
+        code, message = problem_of(body)
         error = {"code": code or str(status), "message": message}
     return _line(custom_id, {"status_code": status, "request_id": None, "body": body}, error)
+
+
+def problem_of(body: Any) -> tuple[str | None, str]:
+    """The code of an error's body, which it may not have, and the message; the whole body where it is not OpenAI's."""
+    problem = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(problem, dict):
+        return None, str(body)
+    return problem.get("code"), problem.get("message", "")
 
 
 def invalid_line(custom_id: str, message: str) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import httpx2
 
-from draftline.engine.batch.lines import BatchLine, answer_line, invalid_line
+from draftline.engine.batch.lines import BatchLine, answer_line, invalid_line, problem_of
 from draftline.engine.batch.output import AnswerFile
 from draftline.engine.errors import DraftlineError
 
@@ -119,7 +119,7 @@ async def _answer(line: BatchLine, client: httpx2.AsyncClient, reached: asyncio.
     except ValueError:
         body = response.text
     if response.status_code in _REFUSED:
-        raise BatchStoppedError(f"the server refuses the batch with {response.status_code}: {body}")
+        raise BatchStoppedError(f"the server refuses the batch with {response.status_code}: {problem_of(body)[1]}")
     return answer_line(line.custom_id, response.status_code, body), response.status_code != 200
 
 

@@ -193,7 +193,7 @@ async def test_a_server_that_is_away_or_refuses_ends_the_run(
     requests = write_lines(tmp_path / "in.jsonl", {"prompt": "ab"}, {"prompt": "cd"})
     with pytest.raises(BatchStoppedError, match=r"http://127\.0\.0\.1:1/?: no server answers in HTTP: "):
         await run(requests, tmp_path / "out.jsonl", "http://127.0.0.1:1")
-    with pytest.raises(BatchStoppedError, match="refuses the batch with 401"):
+    with pytest.raises(BatchStoppedError, match="refuses the batch with 401: a token is needed: "):
         await run(requests, tmp_path / "out.jsonl", serve_with_tokens)
     assert (tmp_path / "out.jsonl").read_bytes() == b""
 
