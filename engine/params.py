@@ -276,10 +276,15 @@ class Constraint(_Params, Generic[T]):
         # Another process may not be able to import the type, and needs the schema alone.
         return {**super().__getstate__(), "__pydantic_private__": {"_typed": None}}
 
-    @field_validator("structural_tag", mode="before")
+    @field_validator("json_schema", "structural_tag", mode="before")
     @classmethod
-    def _structural_tag_as_text(cls, value: object) -> object:
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+    def _as_text(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        try:
+            return json.dumps(value, ensure_ascii=False)
+        except TypeError as error:
+            raise ValueError(f"is no JSON: {error}") from error
 
     @field_validator("json_schema", "regex", "choice", "grammar", "structural_tag")
     @classmethod

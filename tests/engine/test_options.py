@@ -50,6 +50,13 @@ def test_vllms_spellings_are_accepted_where_they_mean_something() -> None:
         SamplingParams(top_k=-2)
 
 
+@pytest.mark.parametrize("kind", ["json_schema", "structural_tag"])
+def test_json_of_a_constraint_may_be_a_dict(kind: str) -> None:
+    assert Constraint(**{kind: {"é": [1]}}) == Constraint(**{kind: '{"é": [1]}'})
+    with pytest.raises(ValidationError, match=f"{kind}\n.*is no JSON: Object of type object is not JSON serializable"):
+        Constraint(**{kind: {"a": object()}})
+
+
 @pytest.mark.parametrize(
     "model", [SamplingParams, Speculation, Constraint, EngineConfig, ServerConfig, TrainDraftConfig]
 )
