@@ -52,3 +52,12 @@ def test_other_languages_are_told_what_the_proto_imports() -> None:
     imports = [name for name in re.findall(r'^import "(.*)";$', proto, re.MULTILINE) if "google/protobuf/" not in name]
     assert imports
     assert [name for name in imports if f"`{name}`" not in README] == []
+
+
+def test_the_speeds_are_those_of_the_benchmarks() -> None:
+    figures = re.compile(r"\b\d+,\d{3}\b")
+    stated = set(figures.findall(README))
+    assert stated
+    assert (
+        stated - set(figures.findall((Path(__file__).resolve().parents[1] / "docs/benchmarks.md").read_text())) == set()
+    )
