@@ -44,7 +44,7 @@ class TrainDraftConfig(Options):
     )
     output_projection: Literal["bfloat16", "fp8"] = Field(
         default="bfloat16",
-        description="for eagle3: the format of the file's output projection; fp8 takes half the bytes, and has a scale a token",
+        description="for eagle3: the format of the file's output projection; fp8 takes half the bytes, and has one scale for each token",
     )
     head_layers: int | None = Field(default=None, ge=1, le=8, description="for parallel: decoder layers; 2 where unset")
     head_mlp_size: int | None = Field(
