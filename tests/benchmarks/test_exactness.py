@@ -126,7 +126,7 @@ def test_another_arithmetic_fails_and_the_first_difference_is_named(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out.jsonl"
-    monkeypatch.setattr(measure, "columns", lambda *_: [Column("other dtype", {"dtype": "bfloat16"})])
+    monkeypatch.setattr(measure, "columns", lambda *_, **__: [Column("other dtype", {"dtype": "bfloat16"})])
     arguments = (
         f"--shape {shape} --limit 3 --max-tokens 8 --dtype float32 --suites seeded --set kv_cache_memory_gib=0.01"
     )
@@ -167,6 +167,13 @@ def test_invalid_arguments_are_rejected(arguments: list[str], message: str, caps
     with pytest.raises(SystemExit):
         main(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_an_unknown_column_is_named_before_a_model_is_loaded() -> None:
+    common = {"model": "./nowhere", "device": "cpu", "kv_cache_memory_gib": 1}
+    for name in ("agian", "eager", "draft_model"):  # eager is a GPU's
+        with pytest.raises(ValueError, match=f"--columns: {name}: not one of again, batches of 8, "):
+            next(measure.measure(common, None, {}, 4, ["again", name]))
 
 
 def test_an_unknown_column_is_named(shape: str, tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ class Column:
         counted: the name of the count.
         ask: where the engine runs.
         suites: the suites that are asked; None for all.
+        scarce_cache: whether the cache is too small for all requests, which the reference's answers decide: see
+            `scarce`.
     """
 
     name: str
@@ -56,20 +58,23 @@ class Column:
     counted: str = "steps"
     ask: Asking = answer
     suites: tuple[str, ...] | None = None
+    scarce_cache: bool = False
 
 
 ALONE = Column("alone", {"prefix_caching": False}, (1,))
 """The reference: an engine that has seen nothing else, one request at a time, without prefix cache and drafts."""
 
 
-def columns(alone: EngineAnswers, cache_gib: float, max_tokens: int, draft_model: str | None) -> list[Column]:
-    """All columns but the reference.
+def columns(only: Sequence[str], *, on_gpu: bool, draft_model: str | None) -> list[Column]:
+    """The columns besides the reference.
 
     Args:
-        alone: the reference's answers, which say how small a cache is scarce.
-        cache_gib: the size of its cache.
-        max_tokens: the most tokens of an answer.
+        only: the names of those to return; empty for all.
+        on_gpu: whether the engines run on a GPU.
         draft_model: the draft model; None for no such column.
+
+    Raises:
+        ValueError: there is no column of a name.
     """
     plain = {"prefix_caching": False}
     fixed = {"draft_length": "fixed", "draft_tokens": 4}
@@ -78,7 +83,7 @@ def columns(alone: EngineAnswers, cache_gib: float, max_tokens: int, draft_model
         Column("batches of 8", plain, (8,)),
         Column("batches of 64", plain, (64,)),
         Column("small chunks", plain | {"max_batched_tokens": SMALL_CHUNK}, (8,)),
-        Column("preempted", _scarce(alone, cache_gib, max_tokens), (64,), _preemptions, "preemptions"),
+        Column("preempted", {}, (64,), _preemptions, "preemptions", scarce_cache=True),
         Column("ngram", fixed | {"drafter": "ngram"}, (8,), _drafts, "drafts"),
         Column("ngram_table", fixed | {"drafter": "ngram_table"}, (8,), _drafts, "drafts"),
         Column("forced", {"drafter": "forced"}, (8,), _drafts, "drafts", suites=("constrained",)),
@@ -86,13 +91,23 @@ def columns(alone: EngineAnswers, cache_gib: float, max_tokens: int, draft_model
     if draft_model is not None:
         options = fixed | {"drafter": "draft_model", "draft_model": draft_model}
         found.append(Column("draft_model", options, (8,), _drafts, "drafts"))
-    if alone.info.device != "cpu":
+    if on_gpu:
         found.append(Column("eager", plain | {"enforce_eager": True}, (8,)))
-    return [*found, Column("fresh process", {}, (8,), ask=answer_in_fresh_process)]
+    found.append(Column("fresh process", {}, (8,), ask=answer_in_fresh_process))
+    names = [column.name for column in found]
+    if unknown := [name for name in only if name not in names]:
+        raise ValueError(f"--columns: {unknown[0]}: not one of {', '.join(names)}")
+    return [column for column in found if not only or column.name in only]
 
 
-def _scarce(alone: EngineAnswers, cache_gib: float, max_tokens: int) -> dict[str, object]:
-    """A cache with room for the longest request, and for about a third of the first 64."""
+def scarce(alone: EngineAnswers, cache_gib: float, max_tokens: int) -> dict[str, object]:
+    """Options of a cache with room for the longest request, and for about a third of the first 64.
+
+    Args:
+        alone: the reference's answers.
+        cache_gib: the size of its cache.
+        max_tokens: the most tokens of an answer.
+    """
     info = alone.info
     longest = max(max(suite.prompt_lens) for suite in alone.suites) + max_tokens + info.block_size
     held = max(sum(suite.prompt_lens[:64]) + sum(map(len, suite.answers[:64])) for suite in alone.suites)

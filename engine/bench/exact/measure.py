@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from draftline.engine.bench.exact.answers import EngineAnswers, answer_in_fresh_process
-from draftline.engine.bench.exact.columns import ALONE, Column, columns
+from draftline.engine.bench.exact.columns import ALONE, Column, columns, scarce
 from draftline.engine.bench.exact.results import compare
 from draftline.engine.config import EngineConfig
+from draftline.engine.process.startup import runs_on_gpu
 from draftline.engine.protocol import GenerateRequest
 
 
@@ -22,7 +24,11 @@ def measure(
     max_tokens: int,
     only: Sequence[str],
 ) -> Iterator[tuple[Column, EngineAnswers, dict[str, Any]]]:
-    """One configuration: each column with the engine that answered, and its results, the reference first."""
+    """One configuration: each column with the engine that answered, and its results, the reference first.
+
+    Raises:
+        ValueError: there is no column of a name in ``only``. No engine has run then.
+    """
 
     def answers_of(column: Column, chosen: Mapping[str, Sequence[GenerateRequest]]) -> EngineAnswers:
         config = EngineConfig.model_validate(dict(common) | dict(column.options))
@@ -34,17 +40,18 @@ def measure(
         torch.cuda.empty_cache()
         return answers
 
+    on_gpu = runs_on_gpu(EngineConfig.model_validate(dict(common)).device)
+    found = columns(only, on_gpu=on_gpu, draft_model=draft_model)
     alone = answers_of(ALONE, suites)
     reference = dict(zip(suites, alone.suites, strict=True))
-    found = columns(alone, float(common["kv_cache_memory_gib"]), max_tokens, draft_model)
-    unknown = [name for name in only if name not in {column.name for column in found}]
-    if unknown:
-        raise ValueError(f"--columns {unknown[0]}: not one of {', '.join(column.name for column in found)}")
     for name, answers in reference.items():
         yield ALONE, alone, compare(ALONE, name, answers, answers)
     for column in found:
         chosen = {name: suites[name] for name in suites if column.suites is None or name in column.suites}
-        if chosen and (not only or column.name in only):
+        if chosen:
+            if column.scarce_cache:
+                options = scarce(alone, float(common["kv_cache_memory_gib"]), max_tokens)
+                column = replace(column, options=options)
             got = answers_of(column, chosen)
             for name, answers in zip(chosen, got.suites, strict=True):
                 yield column, got, compare(column, name, answers, reference[name])

@@ -62,9 +62,9 @@ def compare(
     """
     names = [name.strip() for name in engines.split(",")]
     programs, extra = _by_name("program", program), _by_name("flags", flags)
-    for name in [*names, *programs, *extra]:
-        if name not in PEERS:
-            raise UsageError(f"{name or repr(name)}: not one of {', '.join(PEERS)}")
+    for option, named in (("engines", names), ("program", programs), ("flags", extra)):
+        if unknown := [name for name in named if name not in PEERS]:
+            raise UsageError(f"--{option}: {unknown[0] or repr('')}: not one of {', '.join(PEERS)}")
     for option, named in (("program", programs), ("flags", extra)):
         if unused := [name for name in named if name not in names]:
             raise UsageError(f"--{option}: {unused[0]} is not one of --engines {engines}")

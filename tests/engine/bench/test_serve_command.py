@@ -110,6 +110,8 @@ def test_prompts_that_the_cache_knew_before_are_told(
         (("ablate", "--shape", "qwen3-0.6b", "--model", "smollm2"), "--model and --shape: set one of them"),
         (("compare", "--shape", "qwen3-0.6b", "--model", "smollm2"), "--model and --shape: set one of them"),
         (("compare", "--flags", "vllm=--dtype half"), "--flags: vllm is not one of --engines draftline"),
+        (("compare", "--engines", "draftline,vlm"), "--engines: vlm: not one of draftline, "),
+        (("compare", "--program", "vlm=/opt/python"), "--program: vlm: not one of draftline, "),
         (("exactness", "--drafter", "ngram"), "--drafter: each of the --columns has its own"),
     ],
 )
