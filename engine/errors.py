@@ -173,7 +173,9 @@ def no_unicode(text: str) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        return f"character {error.start} is a surrogate code point, which no Unicode text has"
+        problem = f"character {error.start} is a surrogate code point, which no Unicode text has"
+        byte = ord(text[error.start]) - 0xDC00  # as Python decodes bytes of streams and arguments that are not UTF-8
+        return f"{problem}; perhaps the byte 0x{byte:02x} of a text that is not UTF-8" if 128 <= byte < 256 else problem
     return None
 
 
