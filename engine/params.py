@@ -43,11 +43,13 @@ if TYPE_CHECKING:
     _TokenIds = Sequence[int]
     _Words = Sequence[str]
     _Texts = Sequence[str]
+    _Json = Any  # callers may pass a dict, too; the model stores text
 else:
     _StopTexts = tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...]
     _TokenIds = tuple[TokenId, ...]
     _Words = tuple[Annotated[str, Field(min_length=1, max_length=256)], ...]
     _Texts = tuple[str, ...]
+    _Json = str
 
 
 class _Params(Options):
@@ -194,12 +196,14 @@ class Constraint(_Params, Generic[T]):
     carry it.
     """
 
-    json_schema: str | None = Field(default=None, description="a JSON Schema, as JSON text")
+    json_schema: _Json | None = Field(default=None, description="a JSON Schema, as JSON")
     regex: str | None = Field(default=None, description="a regular expression over the whole output")
     choice: _Texts | None = Field(default=None, description="one of these texts")
     json_object: bool = Field(default=False, description="any JSON object")
     grammar: str | None = Field(default=None, description="a Lark grammar")
-    structural_tag: str | None = Field(default=None, description="free text with constrained tags, in XGrammar's JSON")
+    structural_tag: _Json | None = Field(
+        default=None, description="free text with constrained tags, in XGrammar's JSON"
+    )
     whitespace: Literal["compact", "spaced", "free"] = Field(
         default="free", description="white space between the tokens of JSON"
     )

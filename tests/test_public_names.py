@@ -45,6 +45,8 @@ class Person(BaseModel):
 SamplingParams(stop=["a"], stop_token_ids=[1])
 SamplingParams(stop="a")
 Constraint(choice=["a", "b"])
+Constraint(json_schema={"type": "null"})
+Constraint(structural_tag={"type": "structural_tag"})
 LLM("smollm2", dtype="float32", max_num_seqs=3).generate("a", SamplingParams(), priority=1, timeout=2.0)
 Client("a:1").generate(["a"], priority=1, timeout=2.0)
 Client("a:1").submit("a", constraint=Constraint(regex="a")).result()

@@ -88,7 +88,7 @@ def test_no_output_of_ten_thousand_is_wrong(part: int) -> None:
 
 def test_automata_enforce_what_is_regular() -> None:
     for name, form in FORMATS.items():
-        asked = Constraint(structural_tag={"type": "structural_tag", "format": form}, reasoning=Reasoning())  # type: ignore[arg-type]
+        asked = Constraint(structural_tag={"type": "structural_tag", "format": form}, reasoning=Reasoning())
         report = tiny_compiler().compile(structured_constraint(asked)).report
         assert (report.backend, report.no_automaton) == (
             ("grammar", "#/format/tags/0/content/json_schema: it recurses") if "open" in name else ("automaton", None)
