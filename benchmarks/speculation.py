@@ -51,7 +51,7 @@ from draftline.engine.bench.speculation.prompts import (
     random_tokens,
     read_spec_bench,
 )
-from draftline.engine.config import EngineConfig
+from draftline.engine.config import EngineConfig, without_drafts
 from draftline.engine.protocol import GenerateRequest
 from draftline.spec.synthetic import chance_of_length
 
@@ -139,7 +139,7 @@ def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[Engine
             drafts = EngineConfig.model_validate(given).draft_tokens
             given |= {"synthetic_acceptance": chance_of_length(arguments.acceptance_length, drafts)}
         configs.append(EngineConfig.model_validate(given))
-    return EngineConfig.model_validate(common | {"drafter": "none"}), configs
+    return EngineConfig.model_validate(without_drafts(common)), configs
 
 
 def _shape(name: str, shape: HfConfig, folder: Path) -> BenchmarkModel:

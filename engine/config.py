@@ -6,7 +6,8 @@ names and types for type checkers, which cannot read keyword arguments from a mo
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
 
 from pydantic import Field, field_validator, model_validator
 
@@ -33,6 +34,23 @@ DrafterName = Literal["auto", "none", "forced", "ngram", "ngram_table", "draft_m
 DraftLength = Literal["adaptive", "fixed"]
 Kernels = Literal["auto", "reference"]
 Scheduling = Literal["fair", "fcfs", "priority", "shortest"]
+
+_IDLE_WITH: Mapping[str, tuple[DrafterName, ...]] = {
+    "draft_tokens": ("none",),
+    "draft_length": ("none", "forced"),
+    "ngram_entries": ("auto", "none", "forced", "ngram", "draft_model"),
+}
+"""Options of drafts, with the drafters for which they would have no effect."""
+
+_OF_DRAFTS = (
+    "draft_model", "draft_quantization", "draft_tensor_parallel_size", "ngram_entries", "draft_tokens", "draft_length",
+    "synthetic_acceptance",
+)  # fmt: skip
+
+
+def without_drafts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options, by name, of an engine that never drafts."""
+    return {name: value for name, value in options.items() if name not in _OF_DRAFTS} | {"drafter": "none"}
 
 
 class EngineConfig(Options):
@@ -203,6 +221,11 @@ class EngineConfig(Options):
             raise ValueError("drafter: 'draft_model' needs the name of one: set draft_model")
         if self.draft_model is not None and self.drafter not in ("auto", "draft_model"):
             raise ValueError(f"draft_model: is not used where drafter is {self.drafter}")
+        for name, drafters in _IDLE_WITH.items():
+            if name in self.model_fields_set and self.drafter in drafters:
+                raise ValueError(f"{name}: has no effect where drafter is {self.drafter}")
+        if self.synthetic_acceptance is not None and self.drafter == "none":
+            raise ValueError("synthetic_acceptance: there are no drafts to accept where drafter is none")
         if self.draft_quantization != "auto" and self.draft_model is None:
             raise ValueError(f"draft_quantization: there is no draft model to convert to {self.draft_quantization}")
         sharing = self.draft_tensor_parallel_size or 1

@@ -165,6 +165,12 @@ class Speculation(_Params):
         default=None, ge=0, le=16, description="max draft tokens per step; the engine's draft_tokens where unset"
     )
 
+    @model_validator(mode="after")
+    def _drafts_where_it_drafts(self) -> Speculation:
+        if self.enabled is False and self.draft_tokens:
+            raise FieldsError(f"{self.draft_tokens} has no effect where speculation is off", "draft_tokens")
+        return self
+
 
 class Reasoning(_Params):
     """Free text between two marks, before the constrained text.

@@ -102,7 +102,7 @@ def written_samples(
     make_folder(output)
     if trained_tokens(written) < training.sample_tokens:
         plan = SamplePlan(training.sample_tokens, training.answer_tokens, training.held_out, seed=training.train_seed)
-        with LLM(**engine.model_dump()) as llm:
+        with LLM(**engine.model_dump(exclude_unset=True)) as llm:
             for new in write_samples(llm, plan, report, tuple(written)):
                 written += new
                 if path is not None:

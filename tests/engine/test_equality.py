@@ -117,7 +117,8 @@ def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int
 def test_no_drafter_changes_anything(
     solo: list[RequestOutput], name: DrafterName, drafts: int, steps_ahead: int
 ) -> None:
-    config, table = EngineConfig(drafter=name, draft_tokens=drafts), free_constraints(5, drafts)
+    config = EngineConfig(drafter=name) if name == "none" else EngineConfig(drafter=name, draft_tokens=drafts)
+    table = free_constraints(5, drafts)
     drafter = DRAFTERS[name](config, ReferenceOps(), table, torch.device("cpu"))
     client = Client(
         tiny_core(drafter=drafter, constraints=table, num_slots=5, token_budget=40, steps_ahead=steps_ahead)

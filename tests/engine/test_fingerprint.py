@@ -87,7 +87,12 @@ def test_options_of_the_arithmetic_change_it(folder: str, usual: str, option: di
 
 @pytest.mark.parametrize(
     "option",
-    [{"block_size": 8}, {"max_batched_tokens": 16, "max_num_seqs": 3}, {"drafter": "none"}, {"prefix_caching": False}],
+    [
+        {"block_size": 8},
+        {"max_batched_tokens": 16, "max_num_seqs": 3},
+        {"drafter": "ngram_table"},
+        {"prefix_caching": False},
+    ],
     ids=lambda option: "-".join(option),
 )
 def test_options_that_change_no_output_leave_it(folder: str, usual: str, option: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from draftline.engine.config import EngineConfig
+from draftline.engine.config import EngineConfig, without_drafts
 from draftline.engine.drafting.build import with_embedded_draft
 from draftline.engine.errors import UsageError
 
@@ -41,6 +41,8 @@ class Variant:
     def config(self, baseline: EngineConfig) -> EngineConfig:
         """The options of its engine."""
         kept = baseline.model_dump(exclude_unset=True)
+        if self.options.get("drafter") == "none":
+            kept = without_drafts(kept)
         return EngineConfig.model_validate({**kept, **self.options})
 
 
@@ -53,18 +55,10 @@ _GPU_ONLY = {
 }
 
 
-_NO_DRAFTS: Mapping[str, Any] = {
-    "drafter": "none",
-    "draft_model": None,
-    "draft_quantization": "auto",
-    "draft_tensor_parallel_size": None,
-}
-
-
 def _drafts(config: EngineConfig, on_gpu: bool) -> tuple[str, Mapping[str, Any]]:
     has_draft = with_embedded_draft(config).draft_model is not None
     if config.drafter != "none" and (config.drafter != "auto" or has_draft or not on_gpu):
-        return "off", _NO_DRAFTS
+        return "off", {"drafter": "none"}
     return "ngram", {"drafter": "ngram"}
 
 
@@ -123,7 +117,7 @@ _SWITCHES: Mapping[str, Callable[[EngineConfig, bool], Variant]] = {
         {
             "kernels": "reference",
             "prefix_caching": False,
-            **_NO_DRAFTS,
+            "drafter": "none",
             "quantization": "auto",
             "kv_cache_dtype": "auto",
             **_whole_prompts(config, on_gpu)[1],

@@ -10,7 +10,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.stats import EngineStats
 
-OWN_OPTIONS = ("drafter", "draft_length", "draft_tokens")
+OWN_OPTIONS = ("drafter", "draft_length", "draft_tokens", "ngram_entries")
 """Options of the engine that each column sets by itself."""
 
 SMALL_CHUNK = 48

@@ -16,7 +16,7 @@ from draftline.engine.cli.bench.load import console
 from draftline.engine.cli.bench.numbers import option_ints
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
-from draftline.engine.config import EngineConfig
+from draftline.engine.config import EngineConfig, without_drafts
 from draftline.engine.errors import UsageError
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import GenerateRequest
@@ -61,8 +61,7 @@ def speculation(
         drafting = EngineConfig.model_validate({**common, "drafter": "ngram"})
     if drafting.drafter == "none":
         raise UsageError("--drafter: none drafts nothing to compare")
-    without = {name: value for name, value in common.items() if not name.startswith("draft")}
-    plain = EngineConfig.model_validate({**without, "synthetic_acceptance": None, "drafter": "none"})
+    plain = EngineConfig.model_validate(without_drafts(common))
     find_models(drafting)
     from draftline.engine.bench.speculation.compare import measure, table  # these import torch, which takes seconds
     from draftline.engine.bench.speculation.engines import running

@@ -66,6 +66,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"bad_words": ["a" * 256] * 3 + ["b" * 256]}, "bad_words", "have 1026 tokens"),
     ("/v1/completions", {"logprobs": 21}, "logprobs", "less than or equal to 20"),
     ("/v1/completions", {"min_tokens": 5}, "min_tokens", "exceeds max_tokens"),
+    ("/v1/completions", {"speculation": {"enabled": False, "draft_tokens": 3}}, "speculation.draft_tokens", "is off"),
     ("/v1/completions", {"prompt": ""}, "prompt", "is empty"),
     ("/v1/completions", {"prompt": []}, "prompt", "is empty"),
     ("/v1/completions", {"prompt": [1, "a"]}, "prompt", "string"),
