@@ -372,9 +372,8 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
                 "device": arguments.device,
                 "max_model_len": max(arguments.prompt_len + arguments.output_len, 512),
                 "max_num_seqs": max(arguments.rows, 16),
-                "drafter": "forced" if "steps" in sections else "none",
-                "draft_tokens": 8,
                 "prefix_caching": False,
+                **({"drafter": "forced", "draft_tokens": 8} if "steps" in sections else {"drafter": "none"}),
             }
         )
         runner = BatchRunner(config)

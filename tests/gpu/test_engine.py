@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,12 +156,19 @@ def test_graphs_equal_operations(llm: LLM, folder: Path) -> None:
 
 
 @pytest.mark.xdist_group("engine-drafts")
-@pytest.mark.parametrize("drafter", [pytest.param("none", marks=pytest.mark.slow), "ngram"])
-def test_prompts_in_chunks_beside_decodes(llm: LLM, folder: Path, drafter: str) -> None:
+@pytest.mark.parametrize(
+    "drafts",
+    [
+        pytest.param({"drafter": "none"}, marks=pytest.mark.slow),
+        {"drafter": "ngram", "draft_tokens": 3, "draft_length": "fixed"},
+    ],
+    ids=["none", "ngram"],
+)
+def test_prompts_in_chunks_beside_decodes(llm: LLM, folder: Path, drafts: dict[str, Any]) -> None:
     """Steps with prompts are graphs, too: of one row and of many, with drafts beside the chunks."""
     chunked = LLM(
         str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.25, max_num_seqs=32,
-        max_batched_tokens=48, drafter=drafter, draft_tokens=3, draft_length="fixed",
+        max_batched_tokens=48, **drafts,
     )  # fmt: skip
     prompts = [prompt + [40 + i] * (i % 5) * 17 for i, prompt in enumerate(PROMPTS)]
     samplings = [SamplingParams(temperature=i % 2 * 0.8, seed=i, max_tokens=9 + i % 20) for i in range(len(prompts))]

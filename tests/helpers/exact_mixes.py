@@ -163,8 +163,8 @@ def start(folder: Path, case: Case, device: str) -> Core:
                 drafter="draft_model" if draft_model else drafter,
                 draft_model=None if draft_model is None else str(draft_model),
                 draft_tensor_parallel_size=case.draft_ranks,
-                draft_tokens=DRAFTS,
-                draft_length="fixed",
+                **({} if drafter == "none" else {"draft_tokens": DRAFTS}),
+                **({} if drafter in ("none", "forced") else {"draft_length": "fixed"}),
             )
         )
     # The length of steps is measured, and a busy machine would have smaller ones, which preempt nothing.
