@@ -7,7 +7,7 @@ names and types for type checkers, which cannot read keyword arguments from a mo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -38,7 +38,7 @@ Scheduling = Literal["fair", "fcfs", "priority", "shortest"]
 _IDLE_WITH: Mapping[str, tuple[DrafterName, ...]] = {
     "draft_tokens": ("none",),
     "draft_length": ("none", "forced"),
-    "ngram_entries": ("auto", "none", "forced", "ngram", "draft_model"),
+    "ngram_entries": tuple(name for name in get_args(DrafterName) if name != "ngram_table"),
 }
 """Options of drafts, with the drafters for which they would have no effect."""
 

@@ -13,8 +13,8 @@ from draftline.engine.bench.exact.answers import EngineAnswers, answer_in_fresh_
 from draftline.engine.bench.exact.columns import ALONE, Column, columns, scarce
 from draftline.engine.bench.exact.results import compare
 from draftline.engine.config import EngineConfig
-from draftline.engine.process.startup import runs_on_gpu
 from draftline.engine.protocol import GenerateRequest
+from draftline.engine.runner.device import select_device
 
 
 def measure(
@@ -40,8 +40,8 @@ def measure(
         torch.cuda.empty_cache()
         return answers
 
-    on_gpu = runs_on_gpu(EngineConfig.model_validate(dict(common)).device)
-    found = columns(only, on_gpu=on_gpu, draft_model=draft_model)
+    device = select_device(EngineConfig.model_validate(dict(common)))
+    found = columns(only, on_gpu=device.type == "cuda", draft_model=draft_model)
     alone = answers_of(ALONE, suites)
     reference = dict(zip(suites, alone.suites, strict=True))
     for name, answers in reference.items():
