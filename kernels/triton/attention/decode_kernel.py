@@ -243,8 +243,8 @@ def decode_attention_kernel(
         first_key = tl.where(is_new_place, alone(rounded(rotated_key, key_scale, keys)), first_key)
         first_value = tl.where(is_new_place, alone(rounded(wide_value, value_scale, values)), first_value)
         acc, row_max, row_sum = attend_tile(
-            query, power, first_key, first_value, first_place, written | (first_place == history), position, window, scale,
-            QUERIES, WINDOWED, PAIRS, SOFT_CAP, PRECISION,
+            query, power, first_key, first_value, first_place, written | (first_place == history), False, position, window,
+            scale, QUERIES, WINDOWED, PAIRS, SOFT_CAP, PRECISION,
         )  # fmt: skip
         first_stored = stored + (first_tile - row_tile) * tile_stride
         store_tile(partial, stats, first_stored, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
@@ -261,19 +261,20 @@ def decode_attention_kernel(
             place, keys, values, key_scales, value_scales, table, kv_head, dim, first_seen, context_len,
             NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, PAIRS, DTYPE,
         )  # fmt: skip
+        whole = False
+        if SPLIT or PARTS:  # the many tiles of a whole history are faster without the branch
+            whole = (tile + 1) * BLOCK_N <= history + 1
+            if WINDOWED:
+                whole = whole & (tile * BLOCK_N >= history + query_len - window)
         acc, row_max, row_sum = attend_tile(
-            query, power, key, value, place, seen, position, window, scale,
+            query, power, key, value, place, seen, whole, position, window, scale,
             QUERIES, WINDOWED, PAIRS, SOFT_CAP, PRECISION,
         )  # fmt: skip
-        if SPLIT:
+        if SPLIT or (PARTS and has_part):
             target = stored + (tile - row_tile) * tile_stride
             store_tile(partial, stats, target, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
         else:
             total, total_max, total_sum = join(total, total_max, total_sum, acc, row_max, row_sum, PAIRS)
-            if PARTS:
-                if has_part:
-                    target = stored + tile * tile_stride
-                    store_tile(partial, stats, target, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
     if not SPLIT:
         flat = (token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP
         is_whole = lane < num_lanes

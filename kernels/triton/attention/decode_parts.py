@@ -66,12 +66,17 @@ def load_tile(
     PAIRS: tl.constexpr,
     DTYPE: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The cached keys and values [N, D] at the positions ``place`` [N], and which of these are within ``[begin, end)``."""
+    """The cached keys and values [N, D] at the positions ``place`` [N], and which of these are within ``[begin, end)``.
+
+    Values are zeros at the others, whose weight is 0. Keys may be anything there, since their scores are left out.
+    """
     offset, seen = cache_offset(place, table, kv_head, begin, end, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+    key_mask = None
     mask = seen[:, None]
     if HEAD_DIM != BLOCK_D:
-        mask = mask & (dim < HEAD_DIM)
-    key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
+        key_mask = dim < HEAD_DIM
+        mask = mask & key_mask
+    key = load_heads(keys, key_scales, offset, dim, key_mask, None, HEAD_DIM, DTYPE)
     if PAIRS:
         value = load_pairs(values, offset, seen, HEAD_DIM, BLOCK_D)
     else:
@@ -87,6 +92,7 @@ def attend_tile(
     value: tl.tensor,
     place: tl.tensor,
     seen: tl.tensor,
+    whole: tl.tensor,
     position: tl.tensor,
     window: tl.tensor,
     scale: tl.tensor,
@@ -96,14 +102,18 @@ def attend_tile(
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """The state of one tile of keys [N, D] at the positions ``place`` [N], those ``seen`` [N], for queries at ``position`` [M, 1]."""
-    shown = seen[None, :]
-    if QUERIES > 1:
-        shown = shown & (place[None, :] <= position)
-        if WINDOWED:
-            shown = shown & (place[None, :] > position - window)
+    """The state of one tile of keys [N, D] at the positions ``place`` [N], those ``seen`` [N], for queries at ``position`` [M, 1].
+
+    ``whole``: whether every query sees all of these keys, which saves the masks.
+    """
     score = scores(query, key, power, scale, SOFT_CAP, PRECISION)
-    score = tl.where(shown, score, float("-inf"))
+    if not whole:
+        shown = seen[None, :]
+        if QUERIES > 1:
+            shown = shown & (place[None, :] <= position)
+            if WINDOWED:
+                shown = shown & (place[None, :] > position - window)
+        score = tl.where(shown, score, float("-inf"))
     acc, row_max, row_sum = tile_state(score, value, 1.0 if SOFT_CAP > 0.0 else scale, PAIRS, PRECISION)
     return acc, row_max, row_sum
 
