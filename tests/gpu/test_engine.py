@@ -84,9 +84,10 @@ def test_a_long_history_among_short_ones(tmp_path: Path, drafter: str, monkeypat
     (tmp_path / "config.json").write_text(json.dumps(SHAPE | {"num_key_value_heads": 8, "head_dim": 128}))
     write_placeholder_tokenizer(tmp_path, SHAPE["vocab_size"])
     target_itself = str(tmp_path) if drafter == "draft_model" else None
+    drafts: dict[str, Any] = {} if drafter == "none" else {"draft_tokens": 3, "draft_length": "fixed"}
     engine = LLM(
         str(tmp_path), load_format="dummy", device="cuda", kv_cache_memory_gib=0.5, max_num_seqs=24, drafter=drafter,
-        draft_model=target_itself, draft_tokens=3, draft_length="fixed",
+        draft_model=target_itself, **drafts,
     )  # fmt: skip
     found: list[StepShape] = []
     drafted: list[StepShape] = []
