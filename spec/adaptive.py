@@ -108,7 +108,8 @@ class _Mean:
             return
         memory = min(_LONG_MEMORY**count, self.weight / (self.weight + count))
         self.weight += count
-        self.rate = memory * self.rate + (1 - memory) * ones / count
+        # In this form, rounding does not take it beyond 1.
+        self.rate += (1 - memory) * (ones / count - self.rate)
 
 
 class DraftBudgets:

@@ -99,6 +99,14 @@ def test_a_step_of_a_thousand_rows_is_learned_from() -> None:
     assert not any(budgets.choose(rows))
 
 
+def test_drafts_that_are_always_right_have_no_rate_above_one() -> None:
+    for first, second in itertools.product(range(1, 33), repeat=2):
+        budgets = DraftBudgets(CostTable(CHEAP), prior=1.0)
+        for rows in (first, second):
+            budgets.observe([(RowAcceptance(), 4, 4)] * rows)
+        assert budgets.choose([row()]) == [4]
+
+
 def test_a_probe_turns_speculation_on_again() -> None:
     budgets = DraftBudgets(CostTable(CHEAP), prior=0.0)
     one = DraftingRow(RowAcceptance())
