@@ -210,7 +210,8 @@ class AsyncEngine:
                 if ended:
                     return
         finally:
-            self._engine.cancel(request_id)
+            if not submitted.reader.is_over:  # else the id may be that of a newer request
+                self._engine.cancel(request_id)
 
 
 class _Submission:

@@ -237,6 +237,17 @@ async def test_a_request_that_is_left_while_it_is_submitted_is_cancelled(
         assert stats.generated_tokens < 400
 
 
+async def test_leaving_a_request_that_has_ended_leaves_the_next_one_with_its_id_alone(model: str) -> None:
+    async with await AsyncEngine.create(model, **OPTIONS) as engine:
+        ended = engine.generate("abc", GREEDY, request_id="mine")
+        while not (await anext(ended)).finished:
+            pass
+        running = engine.generate("abc", SamplingParams(max_tokens=400, ignore_eos=True), request_id="mine")
+        await anext(running)
+        await ended.aclose()
+        assert [output async for output in running][-1].outputs[0].finish_reason == "length"
+
+
 async def test_a_closed_async_engine_says_so(model: str) -> None:
     async with await AsyncEngine.create(model, **OPTIONS) as engine:
         await engine.compile(bool)
