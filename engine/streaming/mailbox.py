@@ -33,6 +33,9 @@ token."""
 _MAX_LOOP_SHARE = 0.5
 """Maximum share of the time that the loop's thread may be busy while there are always updates."""
 
+_MAX_DELAY_S = 0.2
+"""The longest delay of a delivery. The thread may have been busy with something else, while there were no updates."""
+
 
 class Hub:
     """Delivers updates to all mailboxes of one event loop, with at most one wake-up of the loop per step.
@@ -49,6 +52,7 @@ class Hub:
         self._arrivals: deque[tuple[Mailbox, Updates]] = deque()
         self._waking = False
         self._last = (-math.inf, 0.0)  # the last delivery: the loop's time, and the CPU time of its thread
+        self._latest = math.inf  # when the next one must be made, if it is delayed
 
     def post(self, mailbox: Mailbox, updates: Updates) -> None:
         """Post one step's updates of one mailbox, from any thread. Returns at once and never raises."""
@@ -63,11 +67,13 @@ class Hub:
     def _deliver(self) -> None:
         # Until the thread's share allows a delivery, further updates join this one: the flag stays set.
         now, busy = self._loop.time(), time.thread_time()
-        earliest = self._last[0] + (busy - self._last[1]) / _MAX_LOOP_SHARE
+        self._latest = min(self._latest, now + _MAX_DELAY_S)
+        earliest = min(self._latest, self._last[0] + (busy - self._last[1]) / _MAX_LOOP_SHARE)
         if now < earliest:
             self._loop.call_at(earliest, self._deliver)
             return
 
+        self._latest = math.inf
         self._last = (now, busy)
         self._waking = False
         while self._arrivals:
