@@ -50,6 +50,7 @@ class AsyncEngine:
         """
         self.config = EngineConfig.model_validate({"model": model, **options})
         self._engine = start_engine(self.config)
+        self._hub: Hub | None = None
 
     @classmethod
     async def create(cls, model: str = "smollm2", **options: Unpack[EngineOptions]) -> Self:
@@ -191,10 +192,17 @@ class AsyncEngine:
             except QueueFullError as error:
                 await asyncio.sleep(error.retry_after_s)
 
+    def _current_hub(self) -> Hub:
+        """The hub of the running event loop: all requests of one loop share one, so that a step wakes it once."""
+        loop, hub = asyncio.get_running_loop(), self._hub
+        if hub is None or hub.loop is not loop:
+            hub = self._hub = Hub(loop)
+        return hub
+
     async def _growing(self, request: GenerateRequest, request_id: str | None) -> AsyncGenerator[Accumulator, None]:
         """Run a request. Yields its accumulator after each update; leaving early cancels the request."""
         request_id = request_id or uuid.uuid4().hex
-        mailbox = Mailbox(Hub(asyncio.get_running_loop()))
+        mailbox = Mailbox(self._current_hub())
         submission = _Submission(self._engine, request_id)
         try:
             submitted = await asyncio.to_thread(submission.submit, request, mailbox.sink)

@@ -44,11 +44,14 @@ class Hub:
     than a step. The step thread would then wait for the interpreter while the device is idle. So a delivery is delayed
     if the loop's thread was busy for more than its share of the time since the last one. Streams then get several
     tokens at once.
+
+    Attributes:
+        loop: the event loop on which the mailboxes are read.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """``loop`` is the event loop on which the mailboxes are read."""
-        self._loop = loop
+        """A hub that has delivered nothing yet."""
+        self.loop = loop
         self._arrivals: deque[tuple[Mailbox, Updates]] = deque()
         self._waking = False
         self._last = (-math.inf, 0.0)  # the last delivery: the loop's time, and the CPU time of its thread
@@ -62,15 +65,15 @@ class Hub:
         if not self._waking:
             self._waking = True
             with suppress(RuntimeError):  # the loop has closed, so there are no readers
-                self._loop.call_soon_threadsafe(self._deliver)
+                self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         # Until the thread's share allows a delivery, further updates join this one: the flag stays set.
-        now, busy = self._loop.time(), time.thread_time()
+        now, busy = self.loop.time(), time.thread_time()
         self._latest = min(self._latest, now + _MAX_DELAY_S)
         earliest = min(self._latest, self._last[0] + (busy - self._last[1]) / _MAX_LOOP_SHARE)
         if now < earliest:
-            self._loop.call_at(earliest, self._deliver)
+            self.loop.call_at(earliest, self._deliver)
             return
 
         self._latest = math.inf

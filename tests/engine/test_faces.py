@@ -32,6 +32,7 @@ from draftline import (
 )
 from draftline.engine.config import EngineConfig, EngineOptions
 from draftline.engine.protocol import Submitted
+from draftline.engine.streaming.mailbox import Hub
 from draftline.engine.threaded_engine import ThreadedEngine, start_engine
 
 OPTIONS: EngineOptions = {
@@ -246,6 +247,25 @@ async def test_leaving_a_request_that_has_ended_leaves_the_next_one_with_its_id_
         await anext(running)
         await ended.aclose()
         assert [output async for output in running][-1].outputs[0].finish_reason == "length"
+
+
+async def test_all_requests_of_an_event_loop_wake_it_together(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hubs: set[Hub] = set()
+    post = Hub.post
+
+    def posting(hub: Hub, *arguments: Any) -> None:
+        hubs.add(hub)
+        post(hub, *arguments)
+
+    async def finish(engine: AsyncEngine) -> None:
+        assert [output async for output in engine.generate("abc", GREEDY)][-1].finished
+
+    monkeypatch.setattr(Hub, "post", posting)
+    async with await AsyncEngine.create(model, **OPTIONS) as engine:
+        await asyncio.gather(finish(engine), finish(engine))
+        assert len(hubs) == 1
+        await asyncio.to_thread(asyncio.run, finish(engine))
+        assert len(hubs) == 2
 
 
 async def test_a_closed_async_engine_says_so(model: str) -> None:
