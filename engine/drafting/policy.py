@@ -184,8 +184,9 @@ class AdaptiveDrafting(DraftPolicy):
     @override
     def forget(self, sequence: Sequence) -> None:
         self._acceptances.pop(sequence, None)
-        length = len(sequence.tokens) - sequence.prompt_len
-        self._output_tokens += (1 - _OUTPUT_MEMORY) * (length - self._output_tokens)
+        length = sequence.output_len
+        if length:  # else it ended before its first token, and tells nothing
+            self._output_tokens += (1 - _OUTPUT_MEMORY) * (length - self._output_tokens)
 
     def _choose(self, sequences: list[Sequence], lacking: Lacking) -> None:
         """Choose anew, for as many steps as keep choices cheap."""
@@ -217,7 +218,7 @@ class AdaptiveDrafting(DraftPolicy):
 
     def _remaining(self, sequence: Sequence) -> float:
         """The tokens that an output probably still gets: those of a mean output, or a few if it is longer already."""
-        left = self._output_tokens - (len(sequence.tokens) - sequence.prompt_len)
+        left = self._output_tokens - sequence.output_len
         return min(sequence.max_len - len(sequence.tokens), max(left, self._output_tokens / 4))
 
 

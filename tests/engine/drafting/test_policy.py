@@ -61,6 +61,22 @@ def test_adaptive_drafts_follow_acceptance_and_requests_have_their_own_way() -> 
     assert drafting.draft_len(two) == 0
 
 
+def test_requests_that_never_ran_say_nothing_about_the_length_of_outputs() -> None:
+    seen: list[float] = []
+
+    class Recording(DraftBudgets):
+        def choose(self, rows: SequenceOf[DraftingRow], steps: int = 4) -> list[int]:
+            seen.extend(row.output for row in rows)
+            return super().choose(rows, steps)
+
+    drafting = AdaptiveDrafting(Recording(CostTable(CHEAP)), max_drafts=4, max_rows=4)
+    begin(drafting, [sequence()])
+    for _ in range(100):
+        drafting.forget(sequence())
+    begin(drafting, [sequence()])
+    assert len(set(seen)) == 1
+
+
 @pytest.mark.parametrize(("seconds", "stands"), [(0.0, 4), (0.39, 39), (9.0, 64)])
 def test_a_choice_that_takes_long_stands_for_more_steps(seconds: float, stands: int) -> None:
     now, begun, chosen_at = 0.0, 0, []
