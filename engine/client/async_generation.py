@@ -204,10 +204,9 @@ class AsyncGeneration(Generic[T]):
             return too_late(before)
         finally:
             self._cancel_attempt = None
-            if ended.done():
-                session.discard(name)
-            else:
-                session.abandon(name)
+            if not ended.done():
+                session.cancel(name)
+            session.discard(name)
 
     def _take(self, ended: asyncio.Future[Exception | None], update: Update) -> None:
         if ended.done():

@@ -55,18 +55,12 @@ class ClientSession:
         return name
 
     def cancel(self, name: str) -> None:
-        """Ask the server to end a request. No effect on one that has ended."""
+        """Ask the server to end a request. No effect on one that has ended or was discarded."""
         if name in self._receivers:
             self._outbox.put_nowait(pb.SessionRequest(request_id=name, cancel=pb.CancelRequest()))
 
-    def abandon(self, name: str) -> None:
-        """Cancel a request, and ignore its remaining updates."""
-        self.cancel(name)
-        if name in self._receivers:
-            self._receivers[name] = lambda _: None
-
     def discard(self, name: str) -> None:
-        """Drop the receiver of a request that has ended."""
+        """Drop a request's receiver: what still comes of the request is ignored."""
         self._receivers.pop(name, None)
 
     async def close(self) -> None:

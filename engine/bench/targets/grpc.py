@@ -97,9 +97,8 @@ class GrpcTarget(Target):
             await ended
         finally:
             if ended.cancelled():
-                session.abandon(name)
-            else:
-                session.discard(name)
+                session.cancel(name)
+            session.discard(name)
 
     @override
     async def ready(self) -> None:
