@@ -204,8 +204,8 @@ class AsyncGeneration(Generic[T]):
             return too_late(before)
         finally:
             self._cancel_attempt = None
-            if not ended.done():
-                session.cancel(name)
+            if not ended.done() or ended.result() is not None:
+                session.cancel(name)  # no effect if the server has ended it
             session.discard(name)
 
     def _take(self, ended: asyncio.Future[Exception | None], update: Update) -> None:

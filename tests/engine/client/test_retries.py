@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until
 
 from draftline import AsyncClient, RequestOutput, RetryPolicy, SamplingParams
 from draftline.engine.client.pace import Pacer
@@ -111,14 +111,16 @@ async def test_another_output_after_a_restart_is_an_error(
     engine = held(make_engine)
     first = await serve(engine, port)
     async with AsyncClient(f"127.0.0.1:{port}", retry=QUICK) as client:
-        generation = client.submit("abcde", params(40), timeout=PATIENCE_S)
+        generation = client.submit("abcde", params(4000), timeout=PATIENCE_S)
         outputs = aiter(generation)
         await after_a_step(engine, outputs)
         await first.abort()
         monkeypatch.setattr(ByteTokenizer, "encode", lambda self, text: list(text.upper().encode()))
-        second = await serve(make_engine(), port)
+        other = make_engine(step_s=0.002)
+        second = await serve(other, port)
         with pytest.raises(CallFailedError, match="came back with another output"):
             await generation.result()
+        await until(lambda: bool(other.cancelled))
         await second.abort()
 
 
