@@ -1,6 +1,7 @@
 """One ``Session`` stream: requests under ids that the client chooses are submitted, answered and cancelled.
 
-A reader and a writer run concurrently until the client has closed its side and every request has ended. If the stream
+A reader and a writer run concurrently until the client has closed its side and every request has ended. Each submission
+has a task of its own: it may wait for a constraint to compile, which must not hold up the other requests. If the stream
 breaks, all of its requests are cancelled. The engine gets ids of the server's, unique over all streams.
 """
 
@@ -15,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from draftline.engine.errors import DuplicateRequestError, FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import to_status
 from draftline.engine.server.grpc.handlers import Context, GrpcCall
@@ -25,13 +27,23 @@ from draftline.engine.server.state import ServerState
 from draftline.engine.streaming.mailbox import Mailbox
 from draftline.v1 import engine_pb2 as pb
 
+_MAX_SUBMITTING = 32
+"""Submissions of one stream at once. Further messages wait: a stream alone must not fill the queue of constraints."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _Entry:
-    """A request in flight, under the id that the client chose."""
+    """A request in flight.
+
+    Attributes:
+        client_id: the id that the client chose.
+        request: the request.
+        cancelled: whether the client has cancelled it.
+    """
 
     client_id: str
     request: InFlightRequest
+    cancelled: bool = False
 
 
 class Session:
@@ -52,6 +64,7 @@ class Session:
         self._request_ids = (f"{session_id}.{serial}" for serial in count())
         self._entries: dict[str, _Entry] = {}  # by the server's id
         self._request_id_of: dict[str, str] = {}  # by the client's id
+        self._submitting = asyncio.Semaphore(_MAX_SUBMITTING)
         self._client_has_closed = False
 
     async def run(self) -> None:
@@ -60,7 +73,7 @@ class Session:
             await self._context.send_initial_metadata(())  # the stream is accepted: clients wait for it
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_all())
-                tasks.create_task(self._read_all())
+                tasks.create_task(self._read_all(tasks))
         except ExceptionGroup as group:
             # A message that cannot be decoded is the reason, whatever failed with it.
             raise next((e for e in group.exceptions if isinstance(e, DecodeError)), group.exceptions[0]) from None
@@ -69,18 +82,27 @@ class Session:
             for entry in self._entries.values():
                 entry.request.close(asyncio.CancelledError())
 
-    async def _read_all(self) -> None:
+    async def _read_all(self, tasks: asyncio.TaskGroup) -> None:
         while isinstance(
             message := await self._context.read(), pb.SessionRequest
         ):  # gRPC marks the end by another type
             try:
-                await self._handle(message)
+                wanted = self._handle(message)
             except Exception as error:  # noqa: BLE001  the error concerns this request only
-                await self._writer.write(pb.SessionResponse(request_id=message.request_id, error=to_status(error)))
+                await self._refuse(message.request_id, error)
+                continue
+            if wanted is not None:
+                await self._submitting.acquire()
+                tasks.create_task(self._submit(*wanted))
         self._client_has_closed = True
         self._close_if_over()
 
-    async def _handle(self, message: pb.SessionRequest) -> None:
+    def _handle(self, message: pb.SessionRequest) -> tuple[str, GenerateRequest] | None:
+        """Admit the request of a message; None if it cancels one.
+
+        Returns:
+            What is to be submitted, under which id of the server's.
+        """
         client_id = message.request_id
         if not client_id:
             raise InvalidRequestError(FieldViolation("request_id", "is empty"))
@@ -89,14 +111,17 @@ class Session:
             raise InvalidRequestError(FieldViolation("request_id", problem))
         match message.WhichOneof("action"):
             case "submit":
-                await self._submit(client_id, message.submit)
+                return self._admit(client_id, message.submit)
             case "cancel":
                 if client_id in self._request_id_of:
-                    self._state.engine.cancel(self._request_id_of[client_id])
+                    request_id = self._request_id_of[client_id]
+                    self._entries[request_id].cancelled = True
+                    self._state.engine.cancel(request_id)
+                return None
             case _:
                 raise InvalidRequestError(FieldViolation("action", "is missing: set submit or cancel"))
 
-    async def _submit(self, client_id: str, message: pb.GenerateRequest) -> None:
+    def _admit(self, client_id: str, message: pb.GenerateRequest) -> tuple[str, GenerateRequest]:
         request_id = next(self._request_ids)
         call = self._call.with_trace(message.traceparent) if message.traceparent else self._call
         request = InFlightRequest(self._state, call, request_id, client_id, self._mailbox)
@@ -105,15 +130,30 @@ class Session:
                 raise DuplicateRequestError(f"a request with id {client_id!r} is running on this stream")
             engine = request.admit()
             wanted = convert.generate_request(message, engine.info, call.time_left())
-            # Before submitting: an update may come, or the stream may break, before submit() returns.
-            self._entries[request_id] = _Entry(client_id, request)
-            self._request_id_of[client_id] = request_id
-            await request.submit(wanted)
         except Exception as error:
-            if request_id in self._entries:
-                self._forget(request_id)
             request.close(error)
             raise
+        self._entries[request_id] = _Entry(client_id, request)
+        self._request_id_of[client_id] = request_id
+        return request_id, wanted
+
+    async def _submit(self, request_id: str, wanted: GenerateRequest) -> None:
+        entry = self._entries[request_id]
+        try:
+            await entry.request.submit(wanted)
+        except Exception as error:  # noqa: BLE001  the error concerns this request only
+            self._forget(request_id)
+            entry.request.close(error)
+            await self._refuse(entry.client_id, error)
+            self._close_if_over()
+        else:
+            if entry.cancelled:  # before the engine knew the request
+                self._state.engine.cancel(request_id)
+        finally:
+            self._submitting.release()
+
+    async def _refuse(self, client_id: str, error: Exception) -> None:
+        await self._writer.write(pb.SessionResponse(request_id=client_id, error=to_status(error)))
 
     async def _write_all(self) -> None:
         async for request_id, update in self._mailbox:

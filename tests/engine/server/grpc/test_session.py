@@ -11,8 +11,9 @@ import grpc.aio
 import pytest
 from fake_engine import FakeEngine
 from grpc_client import AsyncStub, SessionClient, retry_delay_s, text_request, texts, violations
-from patience import DEADLINE_S
+from patience import DEADLINE_S, PATIENCE_S, until
 
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.server.limits import MAX_REQUEST_ID
 from draftline.engine.server.server import Server
 from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool
@@ -174,6 +175,51 @@ async def test_a_stream_broken_while_a_long_prompt_is_tokenized_never_submits_it
     goes_on.set()
     await asyncio.sleep(0.05)
     assert not submitted
+
+
+async def test_a_request_whose_prompt_is_tokenized_holds_up_no_other_and_can_be_cancelled(
+    stub: AsyncStub, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, goes_on = SessionClient(stub), threading.Event()
+
+    def slow(*arguments: object) -> list[int]:
+        goes_on.wait(PATIENCE_S)
+        return [97]
+
+    monkeypatch.setattr(TokenizerPool, "_ask", slow)
+    await client.submit("long", text_request("x" * LONG))
+    for text in ("abc", "def"):
+        await client.submit("short", text_request(text, max_tokens=3))
+        response = await client.next()
+        while response.WhichOneof("event") == "delta":
+            response = await client.next()
+        assert (response.request_id, response.WhichOneof("event")) == ("short", "finished")
+        await client.cancel("long")  # read before the second one
+    engine.hold()
+    goes_on.set()
+    await until(lambda: bool(engine.cancelled))
+    engine.release()
+    assert [(key, end.reason) for key, end in (await client.outcomes()).items()] == [
+        (("long", 0), "FINISH_REASON_CANCELLED")
+    ]
+
+
+async def test_a_stream_ends_behind_the_error_of_a_request_that_waited(
+    stub: AsyncStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, goes_on = SessionClient(stub), threading.Event()
+
+    def failing(*arguments: object) -> list[int]:
+        goes_on.wait(PATIENCE_S)
+        raise InvalidRequestError(FieldViolation("text", "cannot be tokenized"))
+
+    monkeypatch.setattr(TokenizerPool, "_ask", failing)
+    for number in range(40):  # more than are submitted at once
+        await client.submit(f"r{number}", text_request("x" * LONG))
+    await client.call.done_writing()
+    goes_on.set()
+    errors = {response.request_id: response.error.code async for response in client.rest()}
+    assert errors == {f"r{number}": grpc.StatusCode.INVALID_ARGUMENT.value[0] for number in range(40)}
 
 
 async def test_half_close_lets_running_requests_finish(stub: AsyncStub, engine: FakeEngine) -> None:
