@@ -26,6 +26,10 @@ OF_CHAT = OF_GENERATE | ChatOptions.__annotations__.keys()
 """The keywords of ``chat`` besides those of `RequestOptions`."""
 
 
+_LONGEST_S = 315_576_000_000.0
+"""The longest timeout, 10,000 years: the most that a protobuf ``Duration`` may have. A longer one is none."""
+
+
 def as_request(
     prompt: Prompt,
     sampling_params: object,
@@ -80,7 +84,7 @@ def timeout_of(options: RequestOptions) -> float | None:
     timeout = options.get("timeout")
     if wrong := [*_wrong_timeout(timeout)]:
         raise InvalidRequestError(*wrong)
-    return None if timeout == math.inf else timeout
+    return None if timeout is None or timeout > _LONGEST_S else timeout
 
 
 def as_requests(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -226,6 +228,13 @@ def test_a_schema_that_cannot_be_made_says_why() -> None:
         with pytest.raises(InvalidRequestError) as caught:
             Schema(schema)
         assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("timeout", [sys.maxsize, 1e300, math.inf])
+def test_a_timeout_of_ages_is_none(timeout: float, faces: FourFaces, face: str) -> None:
+    [output] = faces.call(face, "generate", "a", SamplingParams(max_tokens=1), timeout=timeout)
+    assert output.finished
 
 
 @pytest.mark.parametrize("face", FACES)
