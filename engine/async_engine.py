@@ -11,16 +11,19 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.config import EngineConfig, EngineOptions
-from draftline.engine.errors import QueueFullError
+from draftline.engine.errors import InvalidRequestError, QueueFullError
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
 from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest, Sink, Submitted
+from draftline.engine.request.compiled_ahead import compiled_ahead
 from draftline.engine.request.constraints import compile_ahead
 from draftline.engine.request.keywords import OF_CHAT, ConstraintInput, as_request, known_constraint
 from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chat, as_prompt, chats_with_options
+from draftline.engine.request.tokenization import tokenize
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.engine.streaming.mailbox import Hub, Mailbox
@@ -199,10 +202,24 @@ class AsyncEngine:
             hub = self._hub = Hub(loop)
         return hub
 
+    async def _compiled(self, request: GenerateRequest) -> GenerateRequest:
+        """A request whose constraint is compiled, without a thread that waits for it: a program has few."""
+        engine = self._engine
+        engine.check_running()
+
+        async def token_ids(chat: Chat) -> list[int]:
+            return await asyncio.to_thread(tokenize, chat, engine.tokenizer, engine.info)
+
+        try:
+            return await compiled_ahead(engine, request, token_ids)
+        except InvalidRequestError:
+            return request  # its submission lists all errors
+
     async def _growing(self, request: GenerateRequest, request_id: str | None) -> AsyncGenerator[Accumulator, None]:
         """Run a request. Yields its accumulator after each update; leaving early cancels the request."""
         request_id = request_id or uuid.uuid4().hex
         mailbox = Mailbox(self._current_hub())
+        request = await self._compiled(request)
         submission = _Submission(self._engine, request_id)
         try:
             submitted = await asyncio.to_thread(submission.submit, request, mailbox.sink)

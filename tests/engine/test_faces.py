@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from typing import Annotated, Any, Literal
 
@@ -34,6 +34,9 @@ from draftline.engine.config import EngineConfig, EngineOptions
 from draftline.engine.protocol import Submitted
 from draftline.engine.streaming.mailbox import Hub
 from draftline.engine.threaded_engine import ThreadedEngine, start_engine
+from draftline.structured.compiled import CompiledConstraint
+from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.constraint import ConstraintSpec
 
 OPTIONS: EngineOptions = {
     "load_format": "dummy",
@@ -266,6 +269,37 @@ async def test_all_requests_of_an_event_loop_wake_it_together(model: str, monkey
         assert len(hubs) == 1
         await asyncio.to_thread(asyncio.run, finish(engine))
         assert len(hubs) == 2
+
+
+async def test_a_constraint_that_compiles_holds_up_no_other_request(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    submit, goes_on = ConstraintCompiler.submit, threading.Event()
+
+    def slow(compiler: ConstraintCompiler, constraint: ConstraintSpec, caller: str = "") -> Future[CompiledConstraint]:
+        waiting: Future[CompiledConstraint] = Future()
+        compiling = submit(compiler, constraint, caller)
+
+        def wait() -> None:
+            goes_on.wait(PATIENCE_S)
+            waiting.set_result(compiling.result())
+
+        threading.Thread(target=wait).start()
+        return waiting
+
+    async def last(constraint: Constraint[Any] | None = None) -> str:
+        return [output async for output in engine.generate("abc", GREEDY, constraint=constraint)][-1].outputs[0].text
+
+    async with await AsyncEngine.create(model, **OPTIONS) as engine:
+        monkeypatch.setattr(ConstraintCompiler, "submit", slow)
+        constrained = asyncio.create_task(last(Constraint(choice=["yes"])))
+        await asyncio.sleep(0.1)  # it waits
+        await last()
+        assert not constrained.done()
+        monkeypatch.undo()
+        goes_on.set()
+        assert await constrained == "yes"
 
 
 async def test_a_closed_async_engine_says_so(model: str) -> None:

@@ -1,0 +1,53 @@
+"""``compiled_ahead``: what a request's submission would wait for, done without holding up an event loop or a thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from draftline.engine.chat.messages import Chat
+from draftline.engine.errors import InvalidRequestError
+from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.request.constraints import compile_constraint
+from draftline.engine.request.tokenization import prompt_end
+from draftline.engine.tools.plan import plan_chat
+
+
+async def compiled_ahead(
+    engine: EngineClient, request: GenerateRequest, token_ids: Callable[[Chat], Awaitable[Sequence[int]]]
+) -> GenerateRequest:
+    """Compile a request's constraint, so that `EngineClient.submit` finds it in the compiler's cache.
+
+    Args:
+        engine: will get the request.
+        request: the request.
+        token_ids: tokenizes a chat.
+
+    Returns:
+        The request with the time that this took, and with its chat's tokens if they decided its constraint.
+
+    Raises:
+        InvalidRequestError: the chat cannot be tokenized, or the compiler rejects the constraint.
+        QueueFullError: too many constraints wait, or too many prompts.
+        EngineStoppedError: the engine is closed, or was closed meanwhile.
+    """
+    # The constraint of a chat depends on its prompt's end, which may begin the reasoning.
+    chat = request.prompt
+    if (
+        request.prompt_token_ids is None
+        and isinstance(chat, Chat)
+        and chat.messages
+        and (engine.info.reasoning is not None or chat.tools)
+    ):
+        request = replace(request, prompt_token_ids=await token_ids(chat))
+    ids = request.prompt_token_ids or ()
+    plan = plan_chat(request, engine.info, lambda: prompt_end(ids, engine.tokenizer))
+    if plan.constraint is None or engine.compiler is None:
+        return request
+    started = time.monotonic()
+    try:
+        await compile_constraint(engine.compiler, plan.constraint, request.caller)
+    except InvalidRequestError as error:
+        raise plan.error(error) from error
+    return replace(request, constraint_compile_s=time.monotonic() - started)
