@@ -228,21 +228,19 @@ class RequestBuilder:
         """Return the prompt's field name and its token ids. If it has none, add violations and return None for them."""
         prompt, token_ids = request.prompt, request.prompt_token_ids
         if isinstance(prompt, str | Chat):
-            try:
-                if token_ids is None:
-                    token_ids = tokenize(prompt, self._tokenizer, self._info) if prompt else []
-            except InvalidRequestError as error:
-                violations.extend(error.violations)
-                return "", None
-            return self._encoded("chat" if isinstance(prompt, Chat) else "text", token_ids, violations)
-        ids = list(prompt)
-        out_of_range = list(self._out_of_range("token_ids.ids", ids))
-        violations.extend(out_of_range)
-        return self._encoded("token_ids", [] if out_of_range else ids, [] if out_of_range else violations)
-
-    def _encoded(
-        self, field: str, token_ids: Seq[int], violations: list[FieldViolation]
-    ) -> tuple[str, Seq[int] | None]:
+            field = "chat" if isinstance(prompt, Chat) else "text"
+            if token_ids is None:
+                try:
+                    token_ids = tokenize(prompt, self._tokenizer, self._info) if prompt else ()
+                except InvalidRequestError as error:
+                    violations.extend(error.violations)
+                    return field, None
+        else:
+            field, token_ids = "token_ids", list(prompt)
+            out_of_range = [*self._out_of_range("token_ids.ids", token_ids)]
+            if out_of_range:
+                violations.extend(out_of_range)
+                return field, None
         if not token_ids:
             violations.append(FieldViolation(field, "is empty; a prompt needs at least one token"))
             return field, None
