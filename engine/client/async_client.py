@@ -1,8 +1,6 @@
 """``AsyncClient``: a server's engine for asyncio programs. All requests share one Session stream.
 
-A request is sent again where the queue is full or the server is away. If some of its output has arrived, it is sent
-again only if its output is certain: if it is seeded or greedy. The client then checks that the tokens that it has seen
-come again. The caller sees one request.
+`draftline.engine.client.async_generation` says when a request is sent again.
 """
 
 from __future__ import annotations
