@@ -79,7 +79,7 @@ _WITHOUT_SHARE = 0.004
 _DRAFTING_STEPS = 200
 """The fewest steps with drafts between two such probes: after one, a drafter may have to catch up."""
 
-_FIRST_DRAFTING_STEPS = 100
+_FIRST_DRAFTING_STEPS = 100.0
 """The steps before the first of them, when it is not known yet what drafts take. Until the next ones it is twice as
 long each time."""
 
@@ -140,7 +140,7 @@ class DraftBudgets:
         self._since_probe = 0
         self._joined: Offers | None = None  # what rows follow that come later; None where none drafts, and in probes
         self._drafting_steps = 0  # since the last probe without drafts
-        self._first_probes = _FIRST_DRAFTING_STEPS  # the most before the next one
+        self._first_probes = _FIRST_DRAFTING_STEPS  # the most before the next one; it doubles up to infinity
         self._pace = Pace()
         self.stands_for = 0
 

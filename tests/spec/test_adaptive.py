@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 
 import pytest
@@ -105,6 +106,17 @@ def test_drafts_that_are_always_right_have_no_rate_above_one() -> None:
         for rows in (first, second):
             budgets.observe([(RowAcceptance(), 4, 4)] * rows)
         assert budgets.choose([row()]) == [4]
+
+
+def test_drafting_goes_on_after_any_number_of_probes_and_remembers_no_more() -> None:
+    budgets, rows = DraftBudgets(CostTable(CHEAP), prior=0.99), [row()]
+
+    def kept_after(probes: int) -> int:
+        while probes:
+            probes -= not any(budgets.choose(rows, 10_000))
+        return len(pickle.dumps(budgets))
+
+    assert kept_after(3000) <= kept_after(3) + 64
 
 
 def test_a_probe_turns_speculation_on_again() -> None:
