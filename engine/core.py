@@ -177,7 +177,10 @@ class Core:
             catch_up = self._policy.catch_up(plan)
         for sequence in plan.cancelled:
             output = self._outputs[sequence]
-            updates.append((output, output.cancel(self.now())))
+            try:
+                updates.append((output, output.cancel(self.now())))
+            except Exception as error:  # noqa: BLE001 - it ends this request only
+                updates += self._fail_output(sequence, error)
         # Launch this step first, then read an earlier one: the device computes while the host handles results.
         if plan.rows:
             updates += self._launch(plan, catch_up, started)
@@ -251,10 +254,7 @@ class Core:
         updates: _Updates = []
         for request in self._deadlines.expired(self.now()):
             if self._live.get(request.request_id) is request:
-                for sequence in request.sequences:
-                    self._scheduler.finish(sequence)
-                failure = DeadlineExceededError()
-                updates.append((self._outputs[request.sequences[0]], (Failed(failure),)))
+                updates += self._end_requests(request.sequences, DeadlineExceededError())
         return updates
 
     def _step_tokens(self) -> int | None:
@@ -329,17 +329,9 @@ class Core:
             output = self._outputs[row.sequence]
             try:
                 kept, of_output = output.advance(row, tokens, logprobs, prompt_logprobs, now, times)
-            except DraftlineError as error:
-                logger.warning("request %s failed: %s", row.sequence.request_id, error)
-                self._stats.failed_outputs += 1
+            except Exception as error:  # noqa: BLE001 - it ends this request only
                 kept_tokens.append(())
-                updates += self._end_requests([row.sequence], error)
-                continue
-            except Exception as error:
-                logger.error("request %s failed", row.sequence.request_id, exc_info=error)
-                self._stats.failed_outputs += 1
-                kept_tokens.append(())
-                updates += self._fail_requests([row.sequence], error)
+                updates += self._fail_output(row.sequence, error)
                 continue
             kept_tokens.append(kept)
             updates.append((output, of_output))
@@ -359,14 +351,23 @@ class Core:
         self._scheduler.commit(plan, [()] * len(plan.rows))
         return updates
 
+    def _fail_output(self, sequence: Sequence, error: Exception) -> _Updates:
+        """End the request of an output because of an error or a limit of the output's own."""
+        self._stats.failed_outputs += 1
+        if isinstance(error, DraftlineError):
+            logger.warning("request %s failed: %s", sequence.request_id, error)
+            return self._end_requests([sequence], error)
+        logger.error("request %s failed", sequence.request_id, exc_info=error)
+        return self._fail_requests([sequence], error)
+
     def _fail_requests(self, sequences: Iterable[Sequence], error: Exception) -> _Updates:
-        """End the requests that these unfinished sequences belong to because of a fault."""
+        """End the requests that these sequences belong to because of a fault."""
         failure = StepFailedError()
         failure.__cause__ = error
         return self._end_requests(sequences, failure)
 
     def _end_requests(self, sequences: Iterable[Sequence], failure: DraftlineError) -> _Updates:
-        """End the requests that these unfinished sequences belong to with ``failure``."""
+        """End the requests that these sequences belong to, which are live, with ``failure``."""
         failed = {sequence.request_id: sequence for sequence in sequences}
         for request_id in failed:
             for sequence in self._live[request_id].sequences:

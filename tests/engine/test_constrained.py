@@ -308,6 +308,34 @@ def test_an_error_of_a_constraint_fails_its_request_alone(
         assert got == list(expected[seed])
 
 
+def test_an_error_of_the_constraint_of_a_cancelled_request_fails_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar = Constraint(grammar='start: (/[ab]/ "cdefg")*')
+    params = SamplingParams(max_tokens=20, seed=1, ignore_eos=True)
+    core = tiny_core()
+    client = Client(core)
+    for name in ("bad", "good"):
+        client.submit(name, [1, 2], params, constraint=grammar)
+    core.step()
+    [bad] = [sequence.constraint for sequence in core._outputs if sequence.request_id == "bad"]
+    assert bad is not None
+    real = GrammarMatcher.complete.fget
+    assert real is not None
+
+    def faulty(self: GrammarMatcher) -> bool:
+        if self is bad.progress.matcher:
+            raise OSError("the parser broke")
+        return bool(real(self))
+
+    monkeypatch.setattr(GrammarMatcher, "complete", property(faulty))
+    core.cancel("bad")
+    while core.has_work:
+        core.step()
+        core.check()
+    [(name, failed)] = [(name, update) for name, update in client.updates if isinstance(update, Failed)]
+    assert (name, type(failed.error)) == ("bad", StepFailedError)
+    assert [name for name, update in client.updates if isinstance(update, Finished)] == ["good"]
+
+
 def test_what_is_cut_off_says_so() -> None:
     (output,) = alone([1, 2], SamplingParams(max_tokens=9, seed=1), CONSTRAINTS[0]).outputs
     assert output.text == '{"name": '
