@@ -221,7 +221,7 @@ class ThreadedEngine(EngineClient):
                 self._run_commands()
                 self._core.check_alive()
                 self._core.step()
-        except Exception as error:
+        except BaseException as error:  # a panic of native code in Rust is no Exception
             # The core survives a fault of one step's work. So the device is lost, or the engine's own state is in
             # doubt. Another server, or this one after a restart, can serve the requests.
             logger.critical("the engine stopped", exc_info=True)
@@ -229,7 +229,7 @@ class ThreadedEngine(EngineClient):
             return
         self._end(EngineStoppedError("the engine stopped before the request was finished"), None)
 
-    def _end_after(self, error: Exception) -> None:
+    def _end_after(self, error: BaseException) -> None:
         reason = EngineStoppedError(f"the engine stopped after a fault: {error!r}")
         self._end(EngineStoppedError("the engine stopped after a fault"), reason)
 

@@ -41,6 +41,7 @@ class BrokenCore:
         self.backlog = Backlog()
         self.now = time.monotonic
         self.compiling: list[int] = []
+        self.fault: BaseException = KeyError("the scheduler lost a block")
 
     @property
     def has_work(self) -> bool:
@@ -69,7 +70,7 @@ class BrokenCore:
         pass
 
     def step(self) -> None:
-        raise KeyError("the scheduler lost a block")
+        raise self.fault
 
     def fail_all(self, error: Exception) -> None:
         for request in self.requests:
@@ -85,12 +86,19 @@ def start(core: BrokenCore | None = None) -> ThreadedEngine:
     return ThreadedEngine(cast(Core, core or BrokenCore()), max_waiting=8, max_waiting_tokens=64, ageing_s=5.0)
 
 
-def test_a_fault_of_the_engine_itself_stops_it_and_says_so() -> None:
-    engine = start()
+class Panic(BaseException):
+    """As native code in Rust raises it: no Exception."""
+
+
+@pytest.mark.parametrize("fault", [KeyError("the scheduler lost a block"), Panic("index out of bounds")])
+def test_a_fault_of_the_engine_itself_stops_it_and_says_so(fault: BaseException) -> None:
+    core = BrokenCore()
+    core.fault = fault
+    engine = start(core)
     updates: queue.SimpleQueue[Update] = queue.SimpleQueue()
     engine.submit("a", GenerateRequest("x"), lambda pairs: updates.put(pairs[0][1]))
-    fault = engine.stopped.result(timeout=PATIENCE_S)
-    assert str(fault) == "the engine stopped after a fault: KeyError('the scheduler lost a block')"
+    reason = engine.stopped.result(timeout=PATIENCE_S)
+    assert str(reason) == f"the engine stopped after a fault: {fault!r}"
     failed = updates.get(timeout=PATIENCE_S)
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, EngineStoppedError)
