@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -45,6 +46,8 @@ from draftline.engine.protocol import EngineInfo, Sink
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.stats import EngineStats
 from draftline.models.config import ModelConfig
+
+logger = logging.getLogger(__name__)
 
 _MessageT = TypeVar("_MessageT", Opened, Started)
 
@@ -267,17 +270,22 @@ class EngineProcess:
         return done
 
     def _read(self) -> None:
-        end: Exception | None = None
+        try:
+            end = self._receive_until_end()
+        except Exception as error:
+            logger.critical("the messages of the engine's process are not read any more", exc_info=True)
+            end = EngineStoppedError(f"the engine's messages are not read after a fault: {error!r}")
+        self._end(end)
+
+    def _receive_until_end(self) -> Exception | None:
+        """Carry out the messages of the process. Returns why it has ended; None after a close."""
         while True:
             try:
                 message: FromEngine = self.connection.receive()
             except (EOFError, OSError):
-                end = (
-                    None
-                    if self._closing
-                    else EngineStoppedError(f"the engine's process ended with {self.process.wait()}")
-                )
-                break
+                if self._closing:
+                    return None
+                return EngineStoppedError(f"the engine's process ended with {self.process.wait()}")
             match message:
                 case Updates():
                     self._deliver(message)
@@ -286,9 +294,7 @@ class EngineProcess:
                 case Reply():
                     self._resolve(message)
                 case Stopped():
-                    end = message.error
-                    break
-        self._end(end)
+                    return message.error
 
     def _deliver(self, updates: Updates) -> None:
         """Call each sink once, with all of its updates."""

@@ -172,6 +172,21 @@ def test_commands_are_answered(engine: RemoteEngine, tmp_path: Path) -> None:
     assert (tmp_path / "trace.json").exists()
 
 
+def test_a_fault_in_reading_messages_ends_all_requests(engine: RemoteEngine) -> None:
+    """As one on the step thread does, where the engine runs in this process."""
+
+    def broken() -> None:
+        raise KeyError("a bug")
+
+    inbox = Inbox(engine)
+    engine.journal.follow(broken)
+    inbox.submit("a", tuple(range(5, 60)), ENDLESS)  # some blocks for the journal
+    assert "KeyError('a bug')" in str(engine.stopped.result(PATIENCE_S))
+    with pytest.raises(EngineStoppedError):
+        inbox.tokens(1)
+    engine.close()
+
+
 def test_requests_fail_and_the_engine_has_stopped_where_its_process_dies(engine: RemoteEngine) -> None:
     """So do those who wait for an answer, whether or not others have given up waiting."""
     inbox = Inbox(engine)
