@@ -73,8 +73,9 @@ class Accumulator:
         output.token_ids.extend(delta.token_ids)
         if delta.logprobs:
             output.logprobs = [*(output.logprobs or ()), *delta.logprobs]
-        if delta.prompt_logprobs:
-            self._output.prompt_logprobs = list(delta.prompt_logprobs)
+        # A server sends those of a long prompt in several messages. All outputs have the same prompt.
+        if delta.prompt_logprobs and not delta.index:
+            self._output.prompt_logprobs = [*(self._output.prompt_logprobs or ()), *delta.prompt_logprobs]
 
 
 def _stop_reason(finished: Finished) -> str | int | None:

@@ -68,6 +68,13 @@ async def test_token_ids_chats_and_several_outputs(client: AsyncClient) -> None:
     assert [o.finished.seed for o in several.outputs if o.finished] == [5, 6, 7]
 
 
+async def test_the_log_probabilities_of_a_long_prompt_come_whole(client: AsyncClient) -> None:
+    prompt = [1 + index % 200 for index in range(3000)]
+    [output] = await client.generate([prompt], params(1, n=2, prompt_logprobs=2))
+    assert output.prompt_logprobs is not None
+    assert [position.chosen.token_id for position in output.prompt_logprobs] == prompt[1:]
+
+
 async def test_an_unknown_keyword_is_named_with_the_closest_known_one(client: AsyncClient) -> None:
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'prioritty'; did you mean priority\?"):
         await client.generate("abc", prioritty=1)  # type: ignore[call-arg]
