@@ -61,7 +61,7 @@ class SpeculationStats:
     Attributes:
         drafted: tokens that were drafted.
         accepted: drafted tokens that were accepted.
-        steps: steps with drafts.
+        steps: steps that decided tokens of the output, with drafts or without.
         accepted_by_position: entry i counts the steps whose draft i was accepted.
         drafter: the drafter's name; empty if nothing was drafted.
         times: of the steps with drafts, which the output shared with the other outputs of its batch.
