@@ -21,6 +21,12 @@ MAX_MESSAGES = 4096
 MAX_ROLE = 64
 """Characters of a role."""
 
+MAX_CALLS = 4096
+"""Tool calls of all messages of a chat together. A template writes some text around each, however short it is."""
+
+MAX_VARIABLES = 1 << 18
+"""Characters of the JSON of a chat template's variables."""
+
 MAX_ENTRIES = 4096
 """Entries of any other list. Each list also has a stricter limit of its own, with a more exact error."""
 
@@ -44,6 +50,11 @@ class Message(Protocol):
     @property
     def role(self) -> str:
         """The author's role."""
+        ...
+
+    @property
+    def tool_calls(self) -> Sized | None:
+        """The calls that the message made."""
         ...
 
 
@@ -83,7 +94,7 @@ def utf8_size(text: str) -> int:
 def chat_violations(
     messages: Sequence[_Message], texts_of: Callable[[_Message], Iterable[str]], info: EngineInfo, field: str
 ) -> Iterator[FieldViolation]:
-    """The violations of a chat: too many messages, or messages that are too long.
+    """The violations of a chat: too many messages or calls, or messages that are too long.
 
     Args:
         messages: the messages of any face.
@@ -96,6 +107,10 @@ def chat_violations(
         return
     for index, message in enumerate(messages):
         yield from length_violations(message.role, MAX_ROLE, f"{field}[{index}].role", "characters")
+    calls = sum(len(message.tool_calls or ()) for message in messages)
+    if calls > MAX_CALLS:
+        yield FieldViolation(field, f"have {calls} tool calls; at most {MAX_CALLS} fit")
+        return
     yield from text_violations(sum(utf8_size(text) for message in messages for text in texts_of(message)), info, field)
 
 

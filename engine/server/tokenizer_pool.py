@@ -7,6 +7,7 @@ worker processes of the lowest priority, a few at a time, in turns between calle
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -22,6 +23,9 @@ from draftline.structured.worker_processes import WorkerProcesses
 
 LONG = 4096
 """Characters from which a prompt is long."""
+
+_AROUND = 16
+"""Characters that a template writes around a message or a call, about as few as any does."""
 
 _MAX_WAITING = 64
 """Long prompts that may wait."""
@@ -79,13 +83,17 @@ class TokenizerPool:
 
 
 def prompt_size(prompt: Prompt) -> int:
-    """The number of characters that tokenizing ``prompt`` reads. Token ids have none."""
+    """The number of characters that tokenizing ``prompt`` reads, roughly. Token ids have none."""
     if isinstance(prompt, str):
         return len(prompt)
     if isinstance(prompt, Chat):
-        size = sum(len(content) for _, content in prompt.messages)
-        size += sum(len(tool.description) + len(tool.parameters) for tool in prompt.tools)
+        size = sum(_AROUND + len(content) for _, content in prompt.messages)
+        size += sum(len(tool.name) + len(tool.description) + len(tool.parameters) for tool in prompt.tools)
         for details in prompt.details.values():
-            size += len(details.reasoning) + sum(len(call.arguments) for call in details.tool_calls)
+            size += len(details.reasoning) + len(details.tool_call_id)
+            for call in details.tool_calls:
+                size += _AROUND + len(call.id) + len(call.name) + len(call.arguments)
+        if prompt.rendering.variables:
+            size += len(json.dumps(dict(prompt.rendering.variables)))
         return size
     return 0

@@ -12,6 +12,7 @@ from draftline.engine.server.limits import (
     MAX_DETOKENIZE,
     MAX_ENTRIES,
     MAX_TRACEPARENT,
+    MAX_VARIABLES,
     chat_violations,
     choice_violations,
     length_violations,
@@ -31,8 +32,7 @@ def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
     """
     refuse(
         *text_violations(utf8_size(request.text), info, "text"),
-        *chat_violations(request.chat.messages, _texts, info, "chat.messages"),
-        *tool_violations(request.chat.tools, info, "chat.tools"),
+        *_chat_violations(request.chat, info),
         *_prompt_violations(request, info),
         *(
             violation
@@ -52,11 +52,17 @@ def _prompt_violations(request: pb.GenerateRequest, info: EngineInfo) -> Iterato
         yield from context_violations("token_ids", len(request.token_ids.ids), info)
 
 
+def _chat_violations(chat: pb.Chat, info: EngineInfo) -> Iterator[FieldViolation]:
+    yield from chat_violations(chat.messages, _texts, info, "chat.messages")
+    yield from tool_violations(chat.tools, info, "chat.tools")
+    yield from length_violations(chat.chat_template_kwargs, MAX_VARIABLES, "chat.chat_template_kwargs", "characters")
+
+
 def _texts(message: pb.ChatMessage) -> Iterator[str]:
     """All texts of a message that a template may show."""
-    yield from (message.content, message.reasoning)
+    yield from (message.content, message.reasoning, message.tool_call_id)
     for call in message.tool_calls:
-        yield from (call.name, call.arguments)
+        yield from (call.id, call.name, call.arguments)
 
 
 def check_constraint(constraint: pb.Constraint) -> None:
@@ -68,8 +74,7 @@ def check_tokenize(request: pb.TokenizeRequest, info: EngineInfo) -> None:
     """Check the lengths of a text or chat to be tokenized; see `check_generate`."""
     refuse(
         *text_violations(utf8_size(request.text), info, "text"),
-        *chat_violations(request.chat.messages, _texts, info, "chat.messages"),
-        *tool_violations(request.chat.tools, info, "chat.tools"),
+        *_chat_violations(request.chat, info),
     )
 
 

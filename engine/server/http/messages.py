@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.http.body import Body
 from draftline.engine.server.http.fields import INERT_IN_MESSAGE, INERT_IN_PART, Names
 from draftline.engine.server.http.tools import CallBody
-from draftline.engine.server.limits import chat_violations, refuse
+from draftline.engine.server.limits import MAX_VARIABLES, chat_violations, length_violations, refuse
 from draftline.engine.validation import quoted
 from draftline.models.tokenization.rendering import Rendering
 
@@ -105,6 +106,7 @@ def chat(
         *(violation for place, message in placed for violation in _misplaced(message, place)),
         *_misnamed(placed),
         *chat_violations(messages, _texts, info, field),
+        *length_violations(_as_json(how), MAX_VARIABLES, "chat_template_kwargs", "characters"),
     )
     if how.continue_final_message:
         if how.add_generation_prompt:
@@ -121,6 +123,11 @@ def chat(
         return Chat([_message(message) for message in messages], rendering, **options)
     except InvalidRequestError as error:
         raise Names((*message_paths(place for place, _ in placed), ("chat.messages", field))).error(error) from None
+
+
+def _as_json(how: Rendered) -> str:
+    """The variables of the chat template; empty without any."""
+    return json.dumps(how.chat_template_kwargs, ensure_ascii=False) if how.chat_template_kwargs else ""
 
 
 def message_paths(places: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -194,9 +201,9 @@ def _role(message: ChatMessage) -> str:
 
 def _texts(message: ChatMessage) -> Iterator[str]:
     """All texts of a message that a template may show."""
-    yield from (_text(message), _reasoning(message))
+    yield from (_text(message), _reasoning(message), message.tool_call_id or "")
     for call in message.tool_calls or ():
-        yield from (call.function.name, call.function.arguments)
+        yield from (call.id, call.function.name, call.function.arguments)
 
 
 def _text(message: ChatMessage) -> str:

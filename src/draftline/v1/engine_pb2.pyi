@@ -294,7 +294,7 @@ class Chat(_message.Message):
     max_reasoning_tokens: _builtins.int
     """A reasoning model's reasoning ends within this many tokens, its marks included: the end mark is forced."""
     chat_template_kwargs: _builtins.str
-    """Variables of the chat template, such as {"enable_thinking": false}: a JSON object as JSON text."""
+    """Variables of the chat template, such as {"enable_thinking": false}: a JSON object as JSON text, at most 262,144 characters."""
     add_generation_prompt: _builtins.bool
     """Begin a new message of the assistant. Default: true, unless the final message is continued."""
     continue_final_message: _builtins.bool
@@ -361,7 +361,7 @@ class ChatMessage(_message.Message):
     """Of an assistant's message: the reasoning before its content. A chat template may leave it out."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """Of an assistant's message: the calls that it made."""
+        """Of an assistant's message: the calls that it made. At most 4,096 in all messages together."""
 
     def __init__(
         self,

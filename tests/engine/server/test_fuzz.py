@@ -250,6 +250,11 @@ LONG = "x" * (MAX_CONSTRAINT + 1)
             pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(content="x" * 3000)] * 2)),
             "chat.messages",
         ),
+        (
+            pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(tool_calls=[pb.ToolCall()] * MANY)])),
+            "chat.messages",
+        ),
+        (pb.GenerateRequest(chat=pb.Chat(chat_template_kwargs=LONG)), "chat.chat_template_kwargs"),
         (pb.GenerateRequest(sampling=pb.SamplingParams(stop=["a"] * MANY)), "sampling.stop"),
         (pb.GenerateRequest(sampling=pb.SamplingParams(stop_token_ids=[1] * MANY)), "sampling.stop_token_ids"),
         (

@@ -14,9 +14,11 @@ import pytest
 from fake_engine import fake_info
 from fake_tokenizer import ByteTokenizer
 
+from draftline.engine.chat.calls import ToolCall
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import InvalidRequestError, QueueFullError
 from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool, prompt_size
+from draftline.models.tokenization.rendering import Rendering
 from draftline.structured.job_queue import JobQueue, QueuedJob
 
 TEXT = "x" * LONG
@@ -50,6 +52,11 @@ async def test_a_process_tokenizes_at_the_lowest_priority_and_is_replaced_when_i
         (TEXT[1:], False),
         (TEXT, True),
         (Chat([{"role": "assistant", "content": "", "tool_calls": [CALL]}]), True),
+        (Chat([{"role": "assistant", "content": "", "tool_calls": [ToolCall(TEXT, "f", "{}")]}]), True),
+        (Chat([{"role": "assistant", "content": "", "tool_calls": [ToolCall("", "", "")] * 300}]), True),
+        (Chat([{"role": "tool", "content": "", "tool_call_id": TEXT}]), True),
+        (Chat([("user", "")] * 300), True),
+        (Chat([("user", "a")], Rendering({"today": TEXT})), True),
         (Chat([{"role": "assistant", "content": "", "reasoning": TEXT}]), True),
         (Chat([("user", "a")], tools=[{"name": "f", "description": TEXT}]), True),
     ],

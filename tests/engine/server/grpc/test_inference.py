@@ -343,11 +343,23 @@ async def test_a_long_prompt_generates_as_a_short_one_does(stub: AsyncStub, engi
     }
 
 
-@pytest.mark.parametrize("field", ["content", "reasoning", "tool_calls"])
-async def test_all_texts_of_a_message_count(stub: AsyncStub, field: str) -> None:
-    text = "x" * 5000
-    value = [pb.ToolCall(id="c", name="f", arguments=text)] if field == "tool_calls" else text
-    chat = pb.Chat(messages=[pb.ChatMessage(role="assistant", **{field: value})])  # type: ignore[arg-type]
+TEXT = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.ChatMessage(content=TEXT),
+        pb.ChatMessage(reasoning=TEXT),
+        pb.ChatMessage(tool_call_id=TEXT),
+        pb.ChatMessage(tool_calls=[pb.ToolCall(id=TEXT)]),
+        pb.ChatMessage(tool_calls=[pb.ToolCall(name=TEXT)]),
+        pb.ChatMessage(tool_calls=[pb.ToolCall(arguments=TEXT)]),
+    ],
+    ids=["content", "reasoning", "tool_call_id", "id", "name", "arguments"],
+)
+async def test_all_texts_of_a_message_count(stub: AsyncStub, message: pb.ChatMessage) -> None:
+    chat = pb.Chat(messages=[message])
     for call in (
         stub.Tokenize(pb.TokenizeRequest(chat=chat)),
         anext(aiter(stub.Generate(pb.GenerateRequest(chat=chat)))),

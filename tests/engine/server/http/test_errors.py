@@ -44,6 +44,7 @@ async def error(http: httpx2.AsyncClient, path: str, status: int, **body: Any) -
 
 _ASKED = {"role": "user", "content": "a"}
 _FUNCTION = {"type": "function", "name": "f"}
+_CALL = {"id": "", "function": {"name": "", "arguments": ""}}
 
 WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"temperature": "hot"}, "temperature", "valid number"),
@@ -137,6 +138,18 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/responses", {"tools": [{"type": "web_search"}]}, "tools[0].type", "not 'web_search'"),
     ("/v1/responses", {"tools": [_FUNCTION | {"defer_loading": True}]}, "tools[0].defer_loading", "shows all tools"),
     ("/v1/responses", {"tools": [_FUNCTION | {"output_schema": {}}]}, "tools[0].output_schema", "do not show it"),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "assistant", "tool_calls": [_CALL] * 4097}]},
+        "messages",
+        "have 4097 tool calls; at most 4096 fit",
+    ),
+    (
+        "/v1/chat/completions",
+        {"chat_template_kwargs": {"a": "x" * 2**18}},
+        "chat_template_kwargs",
+        "at most 262144 fit",
+    ),
     ("/v1/responses", {"background_options": {}}, "background_options", "stores nothing"),
     ("/v1/responses", {"background": True}, "background", "stores nothing"),
     ("/v1/responses", {"store": True}, "store", "stores nothing"),
