@@ -130,7 +130,8 @@ class ConstraintCompiler:
             running = self._in_flight.get(constraint)
             future = None if running is None else running.join()
             if future is None:
-                job = self._queue.submit(caller, partial(self._run, constraint, time.monotonic()))
+                work = partial(self._run, constraint, time.monotonic())
+                job = self._queue.submit(caller, work, partial(self._forget, constraint))
                 future = job.join()
                 assert future is not None, "a job without futures cannot be over"
                 self._in_flight[constraint] = job
@@ -183,11 +184,13 @@ class ConstraintCompiler:
                 self._cache.put(constraint, compiled)
             return compiled
         finally:
-            with self._lock:
-                if self._in_flight.get(constraint) is job:
-                    del self._in_flight[constraint]
             if self.observer is not None:
                 self.observer(result, time.monotonic() - submitted)
+
+    def _forget(self, constraint: ConstraintSpec, job: QueuedJob[CompiledConstraint]) -> None:
+        with self._lock:
+            if self._in_flight.get(constraint) is job:  # another one may have begun
+                del self._in_flight[constraint]
 
     def _compile(self, constraint: ConstraintSpec, job: QueuedJob[CompiledConstraint]) -> CompiledConstraint:
         if not self.vocabulary.eos_ids:

@@ -16,9 +16,17 @@ T = TypeVar("T")
 class QueuedJob(Generic[T]):
     """One job, and those who wait for it. Thread-safe."""
 
-    def __init__(self, work: Callable[[QueuedJob[T]], T]) -> None:
-        """``work`` gets the job itself, for `on_abandon`."""
+    def __init__(
+        self, work: Callable[[QueuedJob[T]], T], on_over: Callable[[QueuedJob[T]], None] | None = None
+    ) -> None:
+        """A job that does not run yet.
+
+        Args:
+            work: the work. It gets the job itself, for `on_abandon`.
+            on_over: called once, when the job is over, before those who wait are told. It must not block.
+        """
         self._work = work
+        self._on_over = on_over
         self._lock = threading.Lock()
         self._waiters: set[Future[T]] = set()
         self._over = False
@@ -62,8 +70,10 @@ class QueuedJob(Generic[T]):
     def end(self, result: T | None, error: BaseException | None) -> None:
         """Tell those who wait."""
         with self._lock:
-            self._over = True
+            was_over, self._over = self._over, True
             waiters, self._waiters = self._waiters, set()
+        if not was_over and self._on_over is not None:
+            self._on_over(self)
         for future in waiters:
             if not future.set_running_or_notify_cancel():
                 continue
@@ -81,6 +91,8 @@ class QueuedJob(Generic[T]):
                 return
             self._over = True
             stop = self._stop
+        if self._on_over is not None:
+            self._on_over(self)
         if stop is not None:
             stop()
 
@@ -105,14 +117,24 @@ class JobQueue(Generic[T]):
         self._idle = 0
         self._closed = False
 
-    def submit(self, caller: str, work: Callable[[QueuedJob[T]], T]) -> QueuedJob[T]:
+    def submit(
+        self,
+        caller: str,
+        work: Callable[[QueuedJob[T]], T],
+        on_over: Callable[[QueuedJob[T]], None] | None = None,
+    ) -> QueuedJob[T]:
         """Queue a job behind the caller's others.
+
+        Args:
+            caller: whose job it is.
+            work: see `QueuedJob`.
+            on_over: see `QueuedJob`.
 
         Raises:
             JobQueueFullError: too many jobs wait.
             ClosedError: the queue is closed.
         """
-        job = QueuedJob(work)
+        job = QueuedJob(work, on_over)
         with self._changed:
             if self._closed:
                 raise ClosedError("the queue is closed")

@@ -132,8 +132,10 @@ async def test_calls_whose_deadlines_have_passed_hold_up_nobody(compiler: Constr
         for number in range(8)
     ]
     await until(lambda: len(compiler._workers._processes._busy) == 2)
+    assert compiler.in_flight == 8
     for attack in attacks:
         attack.cancel()
+    await until(lambda: not compiler.in_flight)  # neither those that ran nor those that waited
     before = os.times()
     compiled = await compile_constraint(compiler, Constraint(regex="a|b"), "victim")
     after = os.times()
