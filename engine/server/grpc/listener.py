@@ -31,6 +31,8 @@ from draftline.v1.engine_pb2_grpc import add_InferenceServiceServicer_to_server
 SERVICE = engine_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
 
+_UNLIMITED = 2**31 - 1
+
 _CHANNELZ = channelz_pb2.DESCRIPTOR.services_by_name["Channelz"].full_name
 
 
@@ -129,6 +131,10 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         # prompt.
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", config.max_streams),
+        # Calls that the event loop has not taken yet. By default gRPC ends some of more than 1000, at random and with a
+        # bare CANCELLED. The server itself refuses what is too much, and says when to try again.
+        ("grpc.server.max_pending_requests", _UNLIMITED),
+        ("grpc.server.max_pending_requests_hard_limit", _UNLIMITED),
         # Clients may ping while a stream is quiet (a long prefill, an idle Session). gRPC ignores the option's
         # `min_recv_…` spelling, and such streams then end with "too many pings".
         ("grpc.http2.min_ping_interval_without_data_ms", round(config.min_ping_interval * 1000)),

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine, fake_info
 from grpc_client import AsyncStub, SessionClient, retry_delay_s, status_of, text_request, texts
+from patience import PATIENCE_S
 from stepped_engine import SteppedEngine
 
 from draftline.engine.protocol import GenerateRequest
@@ -19,6 +20,7 @@ from draftline.engine.request.backlog import Backlog
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
+from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
@@ -124,6 +126,16 @@ async def test_calls_beyond_the_streams_of_a_connection_wait_at_the_client(
         engine.release()
         assert [await text(call) for call in calls] == ["abc"] * 5
     await server.abort()
+
+
+async def test_a_burst_of_calls_loses_none(serve: Callable[..., Any]) -> None:
+    """They come while the event loop is busy, and wait in gRPC, which by default ends some of more than 1000."""
+    server = await serve(max_streams=4096)
+    with grpc.insecure_channel(server.address) as channel:
+        stub = InferenceServiceStub(channel)
+        calls = [stub.GetModel.future(pb.GetModelRequest()) for _ in range(4000)]  # without a pause for the event loop
+        answers = await asyncio.to_thread(lambda: [call.result(PATIENCE_S) for call in calls])
+    assert {answer.model for answer in answers} == {fake_info().model}
 
 
 async def test_a_message_that_is_too_large_is_refused(engine: FakeEngine) -> None:
