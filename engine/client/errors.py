@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -42,6 +43,10 @@ _PLAIN: Mapping[int, Callable[[str], DraftlineError]] = {
 }
 
 
+_TOO_LARGE = re.compile(r"SERVER: Received message larger than max \(\d+ vs\. (\d+)\)")
+"""gRPC's refusal of a message before the server sees it. Only the text tells it from a full queue."""
+
+
 def error_of(status: Status) -> DraftlineError:
     """Make the error of a status."""
     if status.code == code_pb2.INVALID_ARGUMENT:
@@ -60,11 +65,26 @@ def error_of(status: Status) -> DraftlineError:
 
 def call_error(error: grpc.aio.AioRpcError) -> DraftlineError:
     """Make the error of a failed call: the server's own, or gRPC's where no server answered."""
+    if (limit := size_limit(error)) is not None:
+        return too_large(limit)
     try:
         status = rpc_status.from_call(error)  # type: ignore[arg-type]
     except ValueError:  # a proxy sent details that do not match the code
         status = None
     return error_of(status or Status(code=error.code().value[0], message=error.details() or ""))
+
+
+def size_limit(error: grpc.aio.AioRpcError) -> int | None:
+    """The most bytes that the server takes in a message, if a larger one has ended the call; else None."""
+    found = _TOO_LARGE.search(error.details() or "")
+    return None if found is None else int(found[1])
+
+
+def too_large(limit: int) -> InvalidRequestError:
+    """The error of a request whose message has more than ``limit`` bytes."""
+    return InvalidRequestError(
+        FieldViolation("request", f"is too large: the server takes messages of at most {limit} bytes")
+    )
 
 
 def _detail(status: Status, kind: type[_Detail]) -> _Detail:

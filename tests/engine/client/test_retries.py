@@ -11,12 +11,13 @@ import pytest
 from fake_engine import ByteTokenizer, FakeEngine
 from patience import PATIENCE_S, until
 
-from draftline import AsyncClient, RequestOutput, RetryPolicy, SamplingParams
+from draftline import AsyncClient, Constraint, RequestOutput, RetryPolicy, SamplingParams
 from draftline.engine.client.pace import Pacer
 from draftline.engine.errors import (
     CallFailedError,
     DeadlineExceededError,
     EngineStoppedError,
+    InvalidRequestError,
     QueueFullError,
     UnauthenticatedError,
 )
@@ -192,3 +193,19 @@ async def test_turns_shrink_where_they_are_refused_and_grow_where_they_are_taken
     while await pace.enter([], 0.01):
         taken += 1
     assert taken == 5
+
+
+async def test_a_message_that_is_too_large_fails_its_request_alone(make_engine: Callable[..., FakeEngine]) -> None:
+    """gRPC ends the stream of all."""
+    server = await serve(make_engine(), max_request_mib=1)
+    async with AsyncClient(server.address, retry=RetryPolicy(attempts=2, initial_s=0.01)) as client:
+        short = [client.submit("abc", params(3)) for _ in range(3)]
+        long = client.submit("x" * 2**20, params(3))
+        with pytest.raises(InvalidRequestError, match=r"^request: .* at most 1048576 bytes"):
+            await long.result()
+        assert [(await generation.result()).outputs[0].text for generation in short] == ["abc"] * 3
+        with pytest.raises(InvalidRequestError, match=r"^prompts\[1\]\.request: "):
+            await client.generate(["abc", "x" * 2**20], params(3))
+        with pytest.raises(InvalidRequestError, match=r"^request: "):
+            await client.compile(Constraint(regex="x" * 2**20))
+    await server.abort()
