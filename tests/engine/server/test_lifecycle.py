@@ -315,13 +315,16 @@ async def reflect(
 async def test_reflection_lists_and_describes_everything(
     package: str, server: Server, channel: grpc.aio.Channel
 ) -> None:
-    listing, service, status, itself = await reflect(
+    listing, service, status, itself, method, *unknown = await reflect(
         channel,
         package,
         reflection_pb2.ServerReflectionRequest(list_services=""),
         reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),
         reflection_pb2.ServerReflectionRequest(file_by_filename="google/rpc/error_details.proto"),
         reflection_pb2.ServerReflectionRequest(file_containing_symbol=V1),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=f"{SERVICE}.Generate"),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=f"{SERVICE}.Nothing"),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol="Nothing"),
     )
     assert {entry.name for entry in listing.list_services_response.service} == {
         SERVICE,
@@ -334,6 +337,8 @@ async def test_reflection_lists_and_describes_everything(
     for response, content in ((service, b"GenerateRequest"), (status, b"BadRequest"), (itself, b"grpc.reflection.v1")):
         file, *_imports = response.file_descriptor_response.file_descriptor_proto
         assert content in file
+    assert method.file_descriptor_response == service.file_descriptor_response
+    assert [response.error_response.error_code for response in unknown] == [grpc.StatusCode.NOT_FOUND.value[0]] * 2
     assert b"v1alpha" not in itself.file_descriptor_response.file_descriptor_proto[0]
 
 

@@ -62,7 +62,7 @@ async def test_list_and_describe(address: str) -> None:
         "CheckConstraint",
         "GetModel",
     }
-    for symbol in (SERVICE, "draftline.v1.GenerateRequest", "google.rpc.Status"):
+    for symbol in (SERVICE, f"{SERVICE}.Session", "draftline.v1.GenerateRequest", "google.rpc.Status"):
         code, out, err = await grpcurl(address, "describe", symbol)
         assert (code, err) == (0, "")
         assert symbol in out
