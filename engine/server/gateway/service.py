@@ -146,7 +146,7 @@ class GatewayService(VllmEngineServicer):  # type: ignore[misc]  # generated wit
             prompt = await self._token_ids(wanted.prompt, call.caller.identity(call.origin.peer))
             response: _Response = (StreamedResponse if request.stream else WholeResponse)(prompt, wanted.sampling.n)
             await in_flight.submit(replace(wanted, prompt=prompt))
-            await context.send_initial_metadata(())  # the gateway counts the request as running from then on
+            await writer.begin()  # the gateway counts the request as running from then on
             async for update in in_flight.updates():
                 for message in response.messages(update):
                     await writer.write(message)

@@ -41,13 +41,14 @@ def with_error_status(
     @functools.wraps(handler)
     async def handle(self: _Servicer, request: _Request, context: Context) -> _Response:
         try:
-            return await handler(self, request, context)
-        except grpc.aio.InternalError:  # the client left while a message waited for it: gRPC would log a fault
+            try:
+                return await handler(self, request, context)
+            except grpc.aio.BaseError:
+                raise  # gRPC's own error, such as that of an abort: the client gets no further answer
+            except Exception as error:  # noqa: BLE001  every error has a status
+                await abort(context, to_status(error))
+        except grpc.aio.InternalError:  # the client left while a message or a status waited: gRPC would log a fault
             raise asyncio.CancelledError from None
-        except grpc.aio.BaseError:
-            raise  # gRPC's own error, after an abort: the client gets no further answer
-        except Exception as error:  # noqa: BLE001  every error has a status
-            await abort(context, to_status(error))
 
     return handle
 

@@ -70,7 +70,7 @@ class Session:
     async def run(self) -> None:
         """Serve the stream until it ends. No request of it continues afterwards."""
         try:
-            await self._context.send_initial_metadata(())  # the stream is accepted: clients wait for it
+            await self._writer.begin()  # clients wait for it
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_all())
                 tasks.create_task(self._read_all(tasks))

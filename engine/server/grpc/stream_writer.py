@@ -18,6 +18,10 @@ _MessageT_contra = TypeVar("_MessageT_contra", contravariant=True)
 class Writable(Protocol[_MessageT_contra]):
     """The part of a call's context that a `StreamWriter` uses."""
 
+    async def send_initial_metadata(self, metadata: tuple[tuple[str, str], ...], /) -> None:
+        """Accept the call."""
+        ...
+
     async def write(self, message: _MessageT_contra, /) -> None:
         """Write a message, as soon as there is room for it."""
         ...
@@ -33,6 +37,7 @@ class StreamWriter(Generic[_MessageT_contra]):
         """``stall_timeout`` is the longest time in seconds that a message may wait for its reader."""
         self._call = call
         self._stall_timeout = stall_timeout
+        self._begun = False
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
         self._writing: asyncio.Task[object] | None = None
@@ -40,6 +45,15 @@ class StreamWriter(Generic[_MessageT_contra]):
         self._stalled = False
         # One timer that checks now and then: a timeout for each write would cost a tenth of the write itself.
         self._timer: asyncio.TimerHandle | None = None
+
+    async def begin(self) -> None:
+        """Accept the stream, unless that is done. The first message does it by itself.
+
+        Else gRPC would accept it with that message. If the message stalled, gRPC could not end the call.
+        """
+        if not self._begun:
+            self._begun = True
+            await self._call.send_initial_metadata(())
 
     async def write(self, message: _MessageT_contra) -> None:
         """Write a message.
@@ -52,6 +66,7 @@ class StreamWriter(Generic[_MessageT_contra]):
             if self._timer is None:
                 self._timer = self._loop.call_later(self._stall_timeout, self._check)
             try:
+                await self.begin()
                 await self._call.write(message)
             except asyncio.CancelledError:
                 if self._stalled and self._writing is not None and not self._writing.uncancel():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -11,7 +13,7 @@ import pytest
 from fake_engine import MAX_MODEL_LEN, FakeEngine
 from google.protobuf.duration_pb2 import Duration
 from grpc_client import AsyncStub, SessionClient, text_request, texts, violations
-from patience import DEADLINE_S
+from patience import DEADLINE_S, PATIENCE_S
 from stepped_engine import SteppedEngine
 
 from draftline.engine.server.config import ServerConfig
@@ -123,8 +125,16 @@ async def test_a_timeout_must_be_positive(timeout: Duration, stub: AsyncStub) ->
     assert list(violations(await client.error("a"))) == ["timeout"]
 
 
+async def read_all(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
 @pytest.mark.parametrize("call", ["Session", "Generate"])
-async def test_a_stalled_reader_is_cancelled_and_others_are_not(call: str, engine: FakeEngine) -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_stalled_reader_is_cancelled_and_others_are_not(
+    call: str, leaves: bool, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
     server = Server(ServerConfig(port=0, stall_timeout=0.3))
     await server.start()
     engine.hold()
@@ -140,7 +150,7 @@ async def test_a_stalled_reader_is_cancelled_and_others_are_not(call: str, engin
         if call == "Session":
             await stalled.submit("stalled", request)
         else:
-            reading_nothing = InferenceServiceStub(slow).Generate(request)
+            stalled.call = InferenceServiceStub(slow).Generate(request)
         reader = SessionClient(InferenceServiceStub(quick))
         await reader.submit("read", text_request("abc", max_tokens=3))
         await asyncio.to_thread(engine.wait_running, 2)
@@ -151,11 +161,14 @@ async def test_a_stalled_reader_is_cancelled_and_others_are_not(call: str, engin
         assert texts(await reader.outcomes()) == {"read": "abc"}
         await asyncio.to_thread(engine.wait_idle)
         await server.wait_idle()
-        if call == "Session":
-            assert await stalled.call.read() is not None  # a message that was already in the buffers
+        if leaves:
+            stalled.call.cancel()
         else:
-            reading_nothing.cancel()
+            with pytest.raises(grpc.aio.AioRpcError, match="nothing was read for") as caught:
+                await asyncio.wait_for(read_all(stalled.call), PATIENCE_S)
+            assert caught.value.code() is grpc.StatusCode.ABORTED
     await server.abort()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 async def test_cancelling_twice_or_an_unknown_id_has_no_effect(stub: AsyncStub, stepped: SteppedEngine) -> None:
