@@ -19,7 +19,7 @@ from draftline.engine.extraction.task import ExtractionOptions, extraction_attem
 from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest, Sink, Submitted
-from draftline.engine.request.compiled_ahead import compiled_ahead
+from draftline.engine.request.compiled_ahead import compiled_ahead, in_time
 from draftline.engine.request.constraints import compile_ahead
 from draftline.engine.request.keywords import OF_CHAT, ConstraintInput, as_request, known_constraint
 from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chat, as_prompt, chats_with_options
@@ -211,7 +211,7 @@ class AsyncEngine:
             return await asyncio.to_thread(tokenize, chat, engine.tokenizer, engine.info)
 
         try:
-            return await compiled_ahead(engine, request, token_ids)
+            return await in_time(request, compiled_ahead(engine, request, token_ids))
         except InvalidRequestError:
             return request  # its submission lists all errors
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import InvalidRequestError
+from draftline.engine.errors import DeadlineExceededError, InvalidRequestError
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.request.constraints import compile_constraint
 from draftline.engine.request.tokenization import prompt_end
@@ -51,3 +52,26 @@ async def compiled_ahead(
     except InvalidRequestError as error:
         raise plan.error(error) from error
     return replace(request, constraint_compile_s=time.monotonic() - started)
+
+
+async def in_time(request: GenerateRequest, prepared: Awaitable[GenerateRequest]) -> GenerateRequest:
+    """The request as it was prepared, with the rest of its timeout.
+
+    Args:
+        request: the request before.
+        prepared: the request afterwards, which is awaited until the request's timeout is over.
+
+    Raises:
+        DeadlineExceededError: it was over before.
+    """
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(request.timeout_s):
+            result = await prepared
+    except TimeoutError:
+        raise DeadlineExceededError from None
+    if request.timeout_s is None:
+        return result
+    # The engine counts the time of the constraint itself.
+    taken = time.monotonic() - started - result.constraint_compile_s
+    return replace(result, timeout_s=request.timeout_s - taken)

@@ -1,0 +1,71 @@
+"""A request's timeout holds while it waits for its constraint and for its tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine
+
+from draftline.engine.errors import DeadlineExceededError
+from draftline.engine.params import Constraint
+from draftline.engine.protocol import GenerateRequest, Prompt, Sink, Submitted
+from draftline.engine.server.submission import submit
+from draftline.engine.server.tokenizer_pool import LONG
+
+
+class Endless:
+    """A compiler and a tokenizer that never answer."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, constraint: object, caller: str) -> Future[Any]:
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    async def token_ids(self, prompt: Prompt, caller: str) -> Sequence[int]:
+        ids: Sequence[int] = await asyncio.wrap_future(self.submit(prompt, caller))
+        return ids
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        GenerateRequest("a", constraint=Constraint(regex="a"), timeout_s=0.01),
+        GenerateRequest("a" * LONG, timeout_s=0.01),
+    ],
+    ids=["constraint", "prompt"],
+)
+async def test_a_timeout_ends_the_wait(request_: GenerateRequest, engine: FakeEngine) -> None:
+    endless: Any = Endless()
+    engine.enforce(endless)
+    with pytest.raises(DeadlineExceededError):
+        await submit(engine, endless, "r", request_, lambda pairs: None)
+    [future] = endless.futures
+    assert future.cancelled()
+
+
+async def test_the_engine_gets_the_time_that_is_left(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        async def token_ids(self, prompt: Prompt, caller: str) -> Sequence[int]:
+            await asyncio.sleep(0.01)
+            return [1]
+
+    got: list[GenerateRequest] = []
+    take = engine.submit
+
+    def submitted(request_id: str, request: GenerateRequest, sink: Sink) -> Submitted:
+        got.append(request)
+        return take(request_id, request, sink)
+
+    monkeypatch.setattr(engine, "submit", submitted)
+    slow: Any = Slow()
+    await submit(engine, slow, "r", GenerateRequest("a" * LONG, timeout_s=60.0), lambda pairs: None)
+    await submit(engine, slow, "s", GenerateRequest("a" * LONG), lambda pairs: None)
+    assert got[0].timeout_s is not None
+    assert got[0].timeout_s < 60
+    assert got[1].timeout_s is None
