@@ -216,7 +216,7 @@ async def test_a_deadline_holds_for_running_waiting_and_unanswered_requests(
         await asyncio.to_thread(engine.wait_idle)
         assert client._session is not None
         assert (await client.submit("abc", params(3)).result()).finished  # behind the end of the one before it
-        assert not client._session._receivers, "a long session must not remember what it has ended"
+        assert not client._session._sent, "a long session must not remember what it has ended"
 
 
 async def test_a_request_waiting_for_its_next_attempt_can_be_cancelled(server: Server) -> None:
