@@ -65,8 +65,9 @@ class ConstraintCompiler:
 
     Attributes:
         vocabulary: the vocabulary.
-        observer: is told how each compilation ended ("automaton", "grammar" or "error"; "tables" for those that are built
-            behind the first outputs), and its seconds in the queue and at work. Any thread may call it.
+        observer: is told how each compilation ended ("automaton", "grammar", "error", or "cancelled" where no caller waited
+            any more; "tables" for those that are built behind the first outputs), and its seconds in the queue and at
+            work. Any thread may call it.
     """
 
     observer: Callable[[str, float], None] | None = None
@@ -185,7 +186,8 @@ class ConstraintCompiler:
             return compiled
         finally:
             if self.observer is not None:
-                self.observer(result, time.monotonic() - submitted)
+                cancelled = result == "error" and job.is_over
+                self.observer("cancelled" if cancelled else result, time.monotonic() - submitted)
 
     def _forget(self, constraint: ConstraintSpec, job: QueuedJob[CompiledConstraint]) -> None:
         with self._lock:

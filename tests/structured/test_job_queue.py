@@ -127,6 +127,8 @@ def compiler() -> Iterator[ConstraintCompiler]:
 async def test_calls_whose_deadlines_have_passed_hold_up_nobody(compiler: ConstraintCompiler) -> None:
     """Eight explosions take two workers for 10 s of a processor each."""
     await compile_constraint(compiler, Constraint(regex="warm[a-z]"), "attacker")
+    results: list[str] = []
+    compiler.observer = lambda result, seconds: results.append(result)
     attacks = [
         asyncio.create_task(compile_constraint(compiler, Constraint(regex=EXPLOSION % number), "attacker"))
         for number in range(8)
@@ -140,6 +142,8 @@ async def test_calls_whose_deadlines_have_passed_hold_up_nobody(compiler: Constr
     compiled = await compile_constraint(compiler, Constraint(regex="a|b"), "victim")
     after = os.times()
     assert compiled.report.backend == "automaton"
+    await until(lambda: len(results) >= 3)
+    assert sorted(set(results) - {"tables"}) == ["automaton", "cancelled"]
     assert after.children_user - before.children_user < 8  # the first two alone would take 20 s of a processor
     assert all(
         isinstance(result, asyncio.CancelledError) for result in await asyncio.gather(*attacks, return_exceptions=True)
