@@ -93,11 +93,14 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
         values["choice"] = tuple(constraint.choice.choices)
     elif kind == "json_object":
         values["json_object"] = True
+    unknown: list[FieldViolation] = []
     for name, numbers in (("whitespace", _WHITESPACE), ("integers", _INTEGERS), ("member_order", _ORDERS)):
         if number := getattr(constraint, name):
             if number not in numbers:
-                raise InvalidRequestError(FieldViolation(f"constraint.{name}", f"unknown value {number}"))
-            values[name] = numbers[number]
+                unknown.append(FieldViolation(f"constraint.{name}", f"unknown value {number}"))
+            values[name] = numbers.get(number)
+    if unknown:
+        raise InvalidRequestError(*unknown)
     if constraint.HasField("reasoning"):
         values["reasoning"] = _fields(constraint.reasoning)
     return _validated(Constraint, "constraint", values)

@@ -127,3 +127,14 @@ def test_every_option_of_a_constraint_is_sent_with_a_value_of_its_own() -> None:
     assert KINDS.keys() | OPTIONS.keys() == Constraint.model_fields.keys()
     plain = Constraint(json_object=True)
     assert all(value != getattr(plain, name) for name, value in OPTIONS.items())
+
+
+def test_all_unknown_enum_values_of_a_constraint_are_named() -> None:
+    message = pb.Constraint(regex="a", whitespace=9, integers=8, member_order=7)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError) as caught:
+        convert.constraint_params(message)
+    assert [(violation.field, violation.description) for violation in caught.value.violations] == [
+        ("constraint.whitespace", "unknown value 9"),
+        ("constraint.integers", "unknown value 8"),
+        ("constraint.member_order", "unknown value 7"),
+    ]
