@@ -213,7 +213,9 @@ class AbortRequest(_message.Message):
 
     REQUEST_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At most 4,096."""
+
     def __init__(
         self,
         *,
@@ -316,7 +318,7 @@ class ProfileRequest(_message.Message):
     """Also return the trace."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """At most one minute."""
+        """More than 0, at most one minute."""
 
     def __init__(
         self,

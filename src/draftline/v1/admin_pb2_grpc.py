@@ -62,7 +62,8 @@ class AdminServiceServicer:
     """
 
     def GetStatistics(self, request, context):
-        """Return every metric of the server: the same metrics as on its metrics port, without the label "model" that all have there.
+        """Return every metric of the server: the same metrics as on its metrics port, without the label "model" that all have there,
+        and without the suffix "_total" of the names of counters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,9 @@ class AdminServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatisticsRequest, _admin_pb2.GetStatisticsResponse]
-    """Return every metric of the server: the same metrics as on its metrics port, without the label "model" that all have there."""
+    """Return every metric of the server: the same metrics as on its metrics port, without the label "model" that all have there,
+    and without the suffix "_total" of the names of counters.
+    """
     Abort: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AbortRequest, _admin_pb2.AbortResponse]
     """Cancel requests of any client, by the ids in the server's log."""
     FlushPrefixCache: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FlushPrefixCacheRequest, _admin_pb2.FlushPrefixCacheResponse]
@@ -50,7 +52,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatistics: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatisticsRequest, _admin_pb2.GetStatisticsResponse]  # type: ignore[assignment]
-    """Return every metric of the server: the same metrics as on its metrics port, without the label "model" that all have there."""
+    """Return every metric of the server: the same metrics as on its metrics port, without the label "model" that all have there,
+    and without the suffix "_total" of the names of counters.
+    """
     Abort: _aio.UnaryUnaryMultiCallable[_admin_pb2.AbortRequest, _admin_pb2.AbortResponse]  # type: ignore[assignment]
     """Cancel requests of any client, by the ids in the server's log."""
     FlushPrefixCache: _aio.UnaryUnaryMultiCallable[_admin_pb2.FlushPrefixCacheRequest, _admin_pb2.FlushPrefixCacheResponse]  # type: ignore[assignment]
@@ -69,7 +73,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetStatisticsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetStatisticsResponse, _abc.Awaitable[_admin_pb2.GetStatisticsResponse]]:
-        """Return every metric of the server: the same metrics as on its metrics port, without the label "model" that all have there."""
+        """Return every metric of the server: the same metrics as on its metrics port, without the label "model" that all have there,
+        and without the suffix "_total" of the names of counters.
+        """
 
     @_abc_1.abstractmethod
     def Abort(

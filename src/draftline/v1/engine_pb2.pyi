@@ -115,7 +115,7 @@ class SessionRequest(_message.Message):
     SUBMIT_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Chosen by the client, at most 256 characters. Unique among the running requests of the stream."""
+    """Chosen by the client, 1 to 256 characters. Unique among the running requests of the stream."""
     @_builtins.property
     def submit(self) -> Global___GenerateRequest: ...
     @_builtins.property
@@ -212,7 +212,9 @@ class GenerateRequest(_message.Message):
     the queue, its ageing_s, so no request starves. With scheduling by arrival or length, a priority is invalid.
     """
     traceparent: _builtins.str
-    """The W3C trace context (traceparent) of this request. The call's metadata can carry one for all of its requests."""
+    """The W3C trace context (traceparent) of this request, at most 256 characters. The call's metadata can carry one for all of
+    its requests.
+    """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds: ...
     @_builtins.property
@@ -225,8 +227,8 @@ class GenerateRequest(_message.Message):
     def speculation(self) -> Global___Speculation: ...
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """From the request's arrival. A request that times out ends with DEADLINE_EXCEEDED, whether it has run or not. The call's
-        own deadline also holds.
+        """From the request's arrival; more than 0. A request that times out ends with DEADLINE_EXCEEDED, whether it has run or not.
+        The call's own deadline also holds.
         """
 
     def __init__(
@@ -445,7 +447,7 @@ class ToolChoice(_message.Message):
     mode: Global___ToolChoice.Mode.ValueType
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Only these tools may be called. Empty: all of them."""
+        """Only these tools may be called. Empty: all of them. Must be empty with MODE_NONE."""
 
     def __init__(
         self,
@@ -570,47 +572,53 @@ class SamplingParams(_message.Message):
     temperature: _builtins.float
     """Default 1; at most 100. 0 is greedy."""
     top_p: _builtins.float
-    """Default 1: off."""
+    """Above 0, at most 1. Default 1: off."""
     top_k: _builtins.int
     """Default 0: off; at most 2^31 - 1."""
     min_p: _builtins.float
-    """Default 0: off."""
+    """0 to 1. Default 0: off."""
     repetition_penalty: _builtins.float
-    """Default 1: off. Applies to tokens of the prompt and the output."""
+    """Above 0, at most 100. Default 1: off. Applies to tokens of the prompt and the output."""
     presence_penalty: _builtins.float
     """-2 to 2. Default 0: off. Applies to tokens of the output."""
     frequency_penalty: _builtins.float
     """-2 to 2. Default 0: off. Applies to tokens of the output."""
     seed: _builtins.int
-    """Default: random. Finished reports the seed."""
+    """Default: random. Finished reports the seed. Output number i of n has the seed plus i, modulo 2^64."""
     max_tokens: _builtins.int
-    """Default: 256. The end of the context ends the output too: a larger number is no error, up to 2^31 - 1."""
+    """At least 1. Default: 256. The end of the context ends the output too: a larger number is no error, up to 2^31 - 1."""
     min_tokens: _builtins.int
-    """At most max_tokens, and at most what the context has room for. A constraint weighs more: where it lets no token follow, the
-    output ends before.
+    """Default 0. At most max_tokens, and at most what the context has room for. A constraint weighs more: where it lets no token
+    follow, the output ends before.
     """
     ignore_eos: _builtins.bool
+    """Continue after an end-of-sequence token."""
     logprobs: _builtins.int
     """Return the log-probability of each output token, and of this many most likely tokens, at most 20. Unset: none."""
     prompt_logprobs: _builtins.int
-    """The same for the prompt."""
+    """The same for the prompt's tokens after the first."""
     n: _builtins.int
-    """Number of independent outputs, at most 64. Default 1."""
+    """Number of independent outputs, 1 to 64. Default 1."""
     truncate_prompt_tokens: _builtins.int
-    """Keep this many of the prompt's last tokens. -1 keeps as many as fit. Default: all, and a longer prompt is invalid.
-    The limit on a text's bytes holds in any case: to tokenize more takes seconds.
+    """Keep this many of the prompt's last tokens, at least 1. -1 keeps as many as fit. Default: all, and a longer prompt is
+    invalid. The limit on a text's bytes holds in any case: to tokenize more takes seconds.
     """
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Texts that end the output: up to 64 of at most 1,024 characters. They are not part of it."""
 
     @_builtins.property
-    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """At most 64."""
+
     @_builtins.property
-    def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]: ...
+    def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
+        """Added to the logits of tokens, by id: -1,000 to 1,000, at most 512 tokens."""
+
     @_builtins.property
     def bad_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Up to 512 texts of at most 256 characters that are not written, with or without a space before them. The last token of a
+        """Up to 512 texts of at most 256 characters, and of at most 1,024 tokens in all, each counted with and without a space before
+        it. They are not written, with or without that space. The last token of a
         text is banned where the output ends with the tokens before it. Other ways to split the text into tokens are not banned.
         """
 
@@ -730,7 +738,7 @@ class Constraint(_message.Message):
     grammar: _builtins.str
     """A Lark grammar."""
     structural_tag: _builtins.str
-    """Free text with constrained tags: XGrammar's structural-tag JSON, as vLLM and SGLang take it."""
+    """Free text with constrained tags: XGrammar's structural-tag JSON, as vLLM and SGLang take it. At most 4,194,304 bytes."""
     whitespace: Global___Whitespace.ValueType
     """White space between the tokens of JSON. Free by default."""
     best_effort: _builtins.bool
@@ -789,9 +797,9 @@ class Reasoning(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     REQUIRED_FIELD_NUMBER: _builtins.int
     begin: _builtins.str
-    """Default "<think>". Empty if the prompt has it already."""
+    """Default "<think>"; at most 256 characters. Empty if the prompt has it already."""
     end: _builtins.str
-    """Default "</think>"."""
+    """Default "</think>"; 1 to 256 characters."""
     max_tokens: _builtins.int
     """The reasoning ends within this many tokens, its marks included: the end mark is forced. Default: no limit of its own."""
     required: _builtins.bool
@@ -833,7 +841,9 @@ class Choice(_message.Message):
 
     CHOICES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """1 to 4,096."""
+
     def __init__(
         self,
         *,
@@ -1373,7 +1383,9 @@ class DetokenizeRequest(_message.Message):
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """At most 1,048,576, whose text has at most 4,000,000 bytes."""
+
     def __init__(
         self,
         *,

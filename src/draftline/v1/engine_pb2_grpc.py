@@ -27,6 +27,17 @@ if _version_not_supported:
 
 class InferenceServiceStub:
     """Text generation. A Session carries many requests at once over one stream.
+
+    Errors have details of google.rpc:
+    - INVALID_ARGUMENT: a BadRequest with every wrong field.
+    - RESOURCE_EXHAUSTED, where a queue or a limit of the caller is full: a RetryInfo with the delay after which to try again.
+    - RESOURCE_EXHAUSTED, where a constraint meets a limit in the midst of an output: an ErrorInfo, reason CONSTRAINT_LIMIT.
+    - RESOURCE_EXHAUSTED without details: the client's message is larger than the server takes (16 MiB unless configured), which
+    ends the call.
+    - UNAVAILABLE: the model is loading, or the server shuts down.
+
+    Metadata: "authorization" with a bearer token, "traceparent", and "x-request-id", which the server's log has as client_id.
+    The trailing metadata of Generate has the id in the server's log as "draftline-request-id".
     """
 
     def __init__(self, channel):
@@ -69,6 +80,17 @@ class InferenceServiceStub:
 
 class InferenceServiceServicer:
     """Text generation. A Session carries many requests at once over one stream.
+
+    Errors have details of google.rpc:
+    - INVALID_ARGUMENT: a BadRequest with every wrong field.
+    - RESOURCE_EXHAUSTED, where a queue or a limit of the caller is full: a RetryInfo with the delay after which to try again.
+    - RESOURCE_EXHAUSTED, where a constraint meets a limit in the midst of an output: an ErrorInfo, reason CONSTRAINT_LIMIT.
+    - RESOURCE_EXHAUSTED without details: the client's message is larger than the server takes (16 MiB unless configured), which
+    ends the call.
+    - UNAVAILABLE: the model is loading, or the server shuts down.
+
+    Metadata: "authorization" with a bearer token, "traceparent", and "x-request-id", which the server's log has as client_id.
+    The trailing metadata of Generate has the id in the server's log as "draftline-request-id".
     """
 
     def Session(self, request_iterator, context):
@@ -86,7 +108,7 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Convert a text or chat to token ids.
+        """Convert a text or chat to token ids. It may have more tokens than the context, within the limit on a prompt's bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,6 +178,17 @@ def add_InferenceServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class InferenceService:
     """Text generation. A Session carries many requests at once over one stream.
+
+    Errors have details of google.rpc:
+    - INVALID_ARGUMENT: a BadRequest with every wrong field.
+    - RESOURCE_EXHAUSTED, where a queue or a limit of the caller is full: a RetryInfo with the delay after which to try again.
+    - RESOURCE_EXHAUSTED, where a constraint meets a limit in the midst of an output: an ErrorInfo, reason CONSTRAINT_LIMIT.
+    - RESOURCE_EXHAUSTED without details: the client's message is larger than the server takes (16 MiB unless configured), which
+    ends the call.
+    - UNAVAILABLE: the model is loading, or the server shuts down.
+
+    Metadata: "authorization" with a bearer token, "traceparent", and "x-request-id", which the server's log has as client_id.
+    The trailing metadata of Generate has the id in the server's log as "draftline-request-id".
     """
 
     @staticmethod

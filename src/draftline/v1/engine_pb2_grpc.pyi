@@ -27,7 +27,19 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class InferenceServiceStub:
-    """Text generation. A Session carries many requests at once over one stream."""
+    """Text generation. A Session carries many requests at once over one stream.
+
+    Errors have details of google.rpc:
+    - INVALID_ARGUMENT: a BadRequest with every wrong field.
+    - RESOURCE_EXHAUSTED, where a queue or a limit of the caller is full: a RetryInfo with the delay after which to try again.
+    - RESOURCE_EXHAUSTED, where a constraint meets a limit in the midst of an output: an ErrorInfo, reason CONSTRAINT_LIMIT.
+    - RESOURCE_EXHAUSTED without details: the client's message is larger than the server takes (16 MiB unless configured), which
+      ends the call.
+    - UNAVAILABLE: the model is loading, or the server shuts down.
+
+    Metadata: "authorization" with a bearer token, "traceparent", and "x-request-id", which the server's log has as client_id.
+    The trailing metadata of Generate has the id in the server's log as "draftline-request-id".
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -38,7 +50,7 @@ class InferenceServiceStub:
     Generate: _grpc.UnaryStreamMultiCallable[_engine_pb2.GenerateRequest, _engine_pb2.GenerateResponse]
     """Generate the outputs of one request."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_engine_pb2.TokenizeRequest, _engine_pb2.TokenizeResponse]
-    """Convert a text or chat to token ids."""
+    """Convert a text or chat to token ids. It may have more tokens than the context, within the limit on a prompt's bytes."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_engine_pb2.DetokenizeRequest, _engine_pb2.DetokenizeResponse]
     """Convert token ids to text, including special tokens."""
     CheckConstraint: _grpc.UnaryUnaryMultiCallable[_engine_pb2.CheckConstraintRequest, _engine_pb2.CheckConstraintResponse]
@@ -48,7 +60,19 @@ class InferenceServiceStub:
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
-    """Text generation. A Session carries many requests at once over one stream."""
+    """Text generation. A Session carries many requests at once over one stream.
+
+    Errors have details of google.rpc:
+    - INVALID_ARGUMENT: a BadRequest with every wrong field.
+    - RESOURCE_EXHAUSTED, where a queue or a limit of the caller is full: a RetryInfo with the delay after which to try again.
+    - RESOURCE_EXHAUSTED, where a constraint meets a limit in the midst of an output: an ErrorInfo, reason CONSTRAINT_LIMIT.
+    - RESOURCE_EXHAUSTED without details: the client's message is larger than the server takes (16 MiB unless configured), which
+      ends the call.
+    - UNAVAILABLE: the model is loading, or the server shuts down.
+
+    Metadata: "authorization" with a bearer token, "traceparent", and "x-request-id", which the server's log has as client_id.
+    The trailing metadata of Generate has the id in the server's log as "draftline-request-id".
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_engine_pb2.SessionRequest, _engine_pb2.SessionResponse]  # type: ignore[assignment]
@@ -56,7 +80,7 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     Generate: _aio.UnaryStreamMultiCallable[_engine_pb2.GenerateRequest, _engine_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generate the outputs of one request."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_engine_pb2.TokenizeRequest, _engine_pb2.TokenizeResponse]  # type: ignore[assignment]
-    """Convert a text or chat to token ids."""
+    """Convert a text or chat to token ids. It may have more tokens than the context, within the limit on a prompt's bytes."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_engine_pb2.DetokenizeRequest, _engine_pb2.DetokenizeResponse]  # type: ignore[assignment]
     """Convert token ids to text, including special tokens."""
     CheckConstraint: _aio.UnaryUnaryMultiCallable[_engine_pb2.CheckConstraintRequest, _engine_pb2.CheckConstraintResponse]  # type: ignore[assignment]
@@ -65,7 +89,19 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Describe the model, its limits, and the server's features."""
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Text generation. A Session carries many requests at once over one stream."""
+    """Text generation. A Session carries many requests at once over one stream.
+
+    Errors have details of google.rpc:
+    - INVALID_ARGUMENT: a BadRequest with every wrong field.
+    - RESOURCE_EXHAUSTED, where a queue or a limit of the caller is full: a RetryInfo with the delay after which to try again.
+    - RESOURCE_EXHAUSTED, where a constraint meets a limit in the midst of an output: an ErrorInfo, reason CONSTRAINT_LIMIT.
+    - RESOURCE_EXHAUSTED without details: the client's message is larger than the server takes (16 MiB unless configured), which
+      ends the call.
+    - UNAVAILABLE: the model is loading, or the server shuts down.
+
+    Metadata: "authorization" with a bearer token, "traceparent", and "x-request-id", which the server's log has as client_id.
+    The trailing metadata of Generate has the id in the server's log as "draftline-request-id".
+    """
 
     @_abc_1.abstractmethod
     def Session(
@@ -89,7 +125,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _engine_pb2.TokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.TokenizeResponse, _abc.Awaitable[_engine_pb2.TokenizeResponse]]:
-        """Convert a text or chat to token ids."""
+        """Convert a text or chat to token ids. It may have more tokens than the context, within the limit on a prompt's bytes."""
 
     @_abc_1.abstractmethod
     def Detokenize(
