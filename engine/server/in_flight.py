@@ -40,6 +40,12 @@ class Call(Protocol):
         ...
 
 
+def report_refusal(state: ServerState, call: Call, error: DraftlineError) -> None:
+    """Report a call that ``error`` refuses before it brings a request."""
+    report = ReportBuilder(state.observers, call.origin, state.next_id(), client_id="")
+    report.finish(call.outcome(error), str(error))
+
+
 @contextmanager
 def counted(state: ServerState, call: Call, client_id: str) -> Iterator[None]:
     """Count a call that is no request of the engine against the limits of the caller's token, and report it.

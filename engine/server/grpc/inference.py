@@ -7,7 +7,7 @@ import asyncio
 from typing_extensions import override
 
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
+from draftline.engine.errors import DraftlineError, FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import Delta, Finished
 from draftline.engine.request.constraints import compile_ahead
 from draftline.engine.server.grpc import convert
@@ -16,7 +16,7 @@ from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, peer
 from draftline.engine.server.grpc.limits import check_constraint, check_detokenize, check_tokenize
 from draftline.engine.server.grpc.session import Session
 from draftline.engine.server.grpc.stream_writer import StreamWriter
-from draftline.engine.server.in_flight import InFlightRequest
+from draftline.engine.server.in_flight import InFlightRequest, report_refusal
 from draftline.engine.server.limits import MAX_DETOKENIZED, utf8_size
 from draftline.engine.server.state import ServerState
 from draftline.engine.server.tokenizer_pool import LONG
@@ -43,9 +43,11 @@ class InferenceService(InferenceServiceServicer):
     @with_error_status
     async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override]
         # Reads and writes go through the context, so that both can wait at once.
-        self.state.engine  # noqa: B018  refuse the stream as a whole while the model loads
-        if self.state.sessions >= self.state.config.max_sessions:
-            raise QueueFullError(f"{self.state.sessions} sessions are open, which is the limit", _SESSION_RETRY_S)
+        try:
+            self._check_session()
+        except DraftlineError as error:
+            report_refusal(self.state, GrpcCall.of(self.state, "Session", context), error)
+            raise
         self.state.sessions += 1
         try:
             await Session(self.state, context).run()
@@ -130,6 +132,12 @@ class InferenceService(InferenceServiceServicer):
     @with_error_status
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         return convert.model_response(self.state.engine.info)
+
+    def _check_session(self) -> None:
+        """Refuse a stream as a whole, while the model loads or where too many are open."""
+        self.state.engine  # noqa: B018  raises while the model loads
+        if self.state.sessions >= self.state.config.max_sessions:
+            raise QueueFullError(f"{self.state.sessions} sessions are open, which is the limit", _SESSION_RETRY_S)
 
     def _caller(self, context: Context) -> str:
         """Who calls: callers take turns at long work."""

@@ -77,7 +77,8 @@ async def first_error(client: SessionClient):  # type: ignore[no-untyped-def]
     return response
 
 
-async def test_sessions_are_bounded(engine: FakeEngine) -> None:
+async def test_sessions_are_bounded(engine: FakeEngine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "draftline.requests")
     server = Server(ServerConfig(port=0, max_sessions=2))
     await server.start()
     await server.serve(engine)
@@ -92,6 +93,9 @@ async def test_sessions_are_bounded(engine: FakeEngine) -> None:
         status = status_of(caught.value)
         assert status.code == RESOURCE_EXHAUSTED
         assert retry_delay_s(status) > 0
+        [refusal] = [record.fields for record in caplog.records if record.message == "refused"]  # type: ignore[attr-defined]
+        assert (refusal["call"], refusal["code"]) == ("Session", "RESOURCE_EXHAUSTED")
+        assert refusal["reason"] == status.message
         assert [r async for r in first.rest()][-1].HasField("finished")
         third = SessionClient(stub)
         await third.submit("b", text_request("b"))
