@@ -11,6 +11,7 @@ from draftline.engine.server.limits import (
     MAX_CONSTRAINT,
     MAX_DETOKENIZE,
     MAX_ENTRIES,
+    MAX_TOOLS,
     MAX_TRACEPARENT,
     MAX_VARIABLES,
     chat_violations,
@@ -41,6 +42,9 @@ def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
                 getattr(request.sampling, name), MAX_ENTRIES, f"sampling.{name}", "entries"
             )
         ),
+        *length_violations(
+            request.sampling.allowed_token_ids, info.config.vocab_size, "sampling.allowed_token_ids", "token ids"
+        ),
         *_constraint_violations(request.constraint),
         *length_violations(request.traceparent, MAX_TRACEPARENT, "traceparent", "characters"),
     )
@@ -55,6 +59,7 @@ def _prompt_violations(request: pb.GenerateRequest, info: EngineInfo) -> Iterato
 def _chat_violations(chat: pb.Chat, info: EngineInfo) -> Iterator[FieldViolation]:
     yield from chat_violations(chat.messages, _texts, info, "chat.messages")
     yield from tool_violations(chat.tools, info, "chat.tools")
+    yield from length_violations(chat.tool_choice.names, MAX_TOOLS, "chat.tool_choice.names", "names")
     yield from length_violations(chat.chat_template_kwargs, MAX_VARIABLES, "chat.chat_template_kwargs", "characters")
 
 

@@ -447,7 +447,7 @@ class ToolChoice(_message.Message):
     mode: Global___ToolChoice.Mode.ValueType
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Only these tools may be called. Empty: all of them. Must be empty with MODE_NONE."""
+        """Only these tools may be called, at most 1,024. Empty: all of them. Must be empty with MODE_NONE."""
 
     def __init__(
         self,
@@ -624,8 +624,8 @@ class SamplingParams(_message.Message):
 
     @_builtins.property
     def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """If set, no other token is sampled. A constraint weighs more, as it does than bad_words: where it leaves none of these
-        tokens, one of its own is sampled.
+        """If set, no other token is sampled. At most as many as the vocabulary has. A constraint weighs more, as it does than
+        bad_words: where it leaves none of these tokens, one of its own is sampled.
         """
 
     def __init__(

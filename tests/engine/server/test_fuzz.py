@@ -25,7 +25,7 @@ from stepped_engine import SteppedEngine
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.grpc.limits import check_constraint, check_detokenize, check_generate, check_tokenize
-from draftline.engine.server.limits import MAX_CONSTRAINT, MAX_ENTRIES
+from draftline.engine.server.limits import MAX_CONSTRAINT, MAX_ENTRIES, MAX_TOOLS
 from draftline.engine.server.server import Server
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
@@ -255,6 +255,14 @@ LONG = "x" * (MAX_CONSTRAINT + 1)
             "chat.messages",
         ),
         (pb.GenerateRequest(chat=pb.Chat(chat_template_kwargs=LONG)), "chat.chat_template_kwargs"),
+        (
+            pb.GenerateRequest(chat=pb.Chat(tool_choice=pb.ToolChoice(names=["f"] * (MAX_TOOLS + 1)))),
+            "chat.tool_choice.names",
+        ),
+        (
+            pb.GenerateRequest(sampling=pb.SamplingParams(allowed_token_ids=[1] * (fake_info().config.vocab_size + 1))),
+            "sampling.allowed_token_ids",
+        ),
         (pb.GenerateRequest(sampling=pb.SamplingParams(stop=["a"] * MANY)), "sampling.stop"),
         (pb.GenerateRequest(sampling=pb.SamplingParams(stop_token_ids=[1] * MANY)), "sampling.stop_token_ids"),
         (
