@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from draftline import __version__
 from draftline.engine.protocol import EngineClient, EngineInfo
+from draftline.engine.server.codes import INTERNAL
 from draftline.engine.server.telemetry.gpu import GpuMetrics
 from draftline.engine.server.telemetry.reports import RequestReport
 from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DrafterStats, EngineStats, HistogramCounts, WorkCounts
@@ -160,6 +161,10 @@ class Metrics(Collector):
         self._requests = Counter(
             "draftline_requests", "Requests that have ended.", ("call", "code", "caller"), registry=self.registry
         )
+        # Without labels, so that it begins at 0: the first fault of a caller would not be a growth that an alert sees.
+        self._faults = Counter(
+            "draftline_faults", "Requests that a fault of the server has ended: INTERNAL.", registry=self.registry
+        )
         self._finishes = Counter(
             "draftline_outputs", "Outputs that have ended, by reason.", ("finish",), registry=self.registry
         )
@@ -215,6 +220,8 @@ class Metrics(Collector):
         """Count a request that has ended."""
         caller = report.origin.caller
         self._requests.labels(report.origin.call, report.code, caller).inc()
+        if report.code == INTERNAL:
+            self._faults.inc()
         if report.submitted and not report.refused:
             self._total.observe(report.seconds)  # also of those that were cancelled or exceeded their timeout
         if not report.outputs:

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -218,6 +219,29 @@ def test_alerts_fire_where_they_should() -> None:
             assert troubled.evaluate(rule["expr"], END), rule["alert"]
 
 
+async def test_one_fault_fires_its_alert(serve: Callable[..., Any], engine: FakeEngine) -> None:
+    """The first of its caller too: a series that begins with 1 has not grown."""
+    server = await serve(engine, metrics_port=0)
+    url = f"http://127.0.0.1:{server._metrics_endpoint.port}/metrics"
+    series = Series()
+
+    async def scrape(time: float) -> None:
+        page = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=PATIENCE_S).read().decode())
+        series.scrape(time, page, **TARGET)
+
+    [group] = yaml.safe_load((DEPLOY / "alerts.rules.yaml").read_text())["groups"]
+    [alert] = [rule["expr"] for rule in group["rules"] if rule["alert"] == "DraftlineFaults"]
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        await scrape(0)
+        await scrape(60)
+        assert not series.evaluate(alert, 60)
+        with pytest.raises(grpc.RpcError, match="INTERNAL"):
+            async for _ in InferenceServiceStub(channel).Generate(text_request("FAIL")):
+                pass
+        await scrape(120)
+    assert series.evaluate(alert, 120)
+
+
 TROUBLE: list[tuple[str, str, Callable[[int], float]]] = [
     ("up", "", lambda minute: 0),
     ("draftline_replica_up", '{model="m",replica="1"}', lambda minute: 0),
@@ -226,7 +250,7 @@ TROUBLE: list[tuple[str, str, Callable[[int], float]]] = [
     ("draftline_constraints_compiling", '{model="m"}', lambda minute: 9),
     ("draftline_preemptions_total", '{model="m"}', lambda minute: 600 * minute),
     ("draftline_authentication_failures_total", '{model="m",code="UNAUTHENTICATED"}', lambda minute: 600 * minute),
-    ("draftline_requests_total", '{model="m",code="INTERNAL",caller="a"}', lambda minute: minute),
+    ("draftline_faults_total", '{model="m"}', lambda minute: minute),
     ("draftline_requests_total", '{model="m",code="RESOURCE_EXHAUSTED",caller="a"}', lambda minute: 600 * minute),
     *(
         (f"draftline_{name}_seconds_bucket", f'{{model="m",le="{bound}"}}', lambda minute, count=count: count * minute)
