@@ -118,7 +118,7 @@ def view(server: str, before: Snapshot, now: Snapshot) -> RenderableType:
 
 
 def _load(now: Snapshot) -> Panel:
-    blocks = now.number("cache_blocks_total")
+    blocks = now.number("cache_blocks")
     held = blocks - now.number("cache_blocks_free") - now.number("cache_blocks_cached")
     used = held / blocks if blocks else 0.0
     table = _table()

@@ -114,7 +114,7 @@ ENGINE_METRICS: Mapping[str, _Family] = {
     "queued_tokens": _gauge("queued_tokens", "Prompt tokens of the requests that have not run yet."),
     "free_blocks": _gauge("cache_blocks_free", "Cache blocks without contents."),
     "cached_blocks": _gauge("cache_blocks_cached", "Cache blocks held by the prefix tree only."),
-    "total_blocks": _gauge("cache_blocks_total", "All cache blocks."),
+    "total_blocks": _gauge("cache_blocks", "All cache blocks."),
     "steps": _counter("steps", "Steps of the engine."),
     "generated_tokens": _counter("generated_tokens", "Output tokens."),
     "failed_outputs": _counter(

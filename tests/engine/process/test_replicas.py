@@ -98,7 +98,7 @@ def test_metrics_are_those_of_each(engine: RemoteEngine) -> None:
             for sample in family.samples
         }
     for index, stats in enumerate(reported):
-        assert samples["draftline_cache_blocks_total", str(index)] == stats.total_blocks > 0
+        assert samples["draftline_cache_blocks", str(index)] == stats.total_blocks > 0
         assert samples["draftline_steps_total", str(index)] == stats.steps
         assert samples["draftline_replica_up", str(index)] == 1
     assert ("draftline_steps_total", None) not in samples

@@ -165,6 +165,16 @@ async def test_prometheus_metrics_count_requests(serve: Callable[..., Any], engi
     )
 
 
+async def test_names_of_metrics_follow_prometheus_rules(serve: Callable[..., Any], engine: FakeEngine) -> None:
+    """Those of ``promtool check metrics``: of a counter alone, the name ends with ``_total``, which the parser removes."""
+    server = await serve(engine, metrics_port=0)
+    families = list(text_string_to_metric_families(await scrape(server)))
+    reserved = ("_total", "_count", "_sum", "_bucket", "_info")
+    wrong = {family.name for family in families if family.name.endswith(reserved)}
+    assert wrong == {"draftline_build_info"}
+    assert all(family.documentation for family in families if not family.name.endswith("_created"))
+
+
 async def test_open_sessions_and_compilations_are_counted(serve: Callable[..., Any], engine: FakeEngine) -> None:
     words = (*(bytes([byte]) for byte in range(255)), b"")
     compiler = ConstraintCompiler(ByteVocabulary(words, frozenset({255}), frozenset({255}), lambda text: []))
