@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import tempfile
 import time
 from collections.abc import Iterable
 from itertools import count
@@ -82,7 +83,11 @@ class AdminService(AdminServiceServicer):
     def _profile_path(self) -> Path:
         if self._profile_dir is None:
             raise ProfilerError("the server has no folder for profiles; start it with --profile-dir")
-        self._profile_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self._profile_dir.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self._profile_dir).close()  # before the profile: its trace would be lost
+        except OSError as error:
+            raise ProfilerError(f"--profile-dir {self._profile_dir}: cannot write there: {error.strerror}") from error
         return self._profile_dir / f"{time.strftime('%Y%m%d-%H%M%S')}-{next(self._profiles)}.json.gz"
 
 

@@ -495,6 +495,19 @@ async def test_profiles_need_a_folder_and_a_sensible_duration(stub: AsyncStub, c
         assert list(violations(status_of(caught.value))) == ["duration"]
 
 
+async def test_a_profile_starts_only_where_its_trace_can_be_written(
+    serve: Callable[..., Any], engine: FakeEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for folder, reason in (("file", "File exists"), ("file/traces", "Not a directory")):
+        server = await serve(engine, profile_dir=str(tmp_path / folder))
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            with pytest.raises(grpc.RpcError) as caught:
+                await AdminServiceStub(channel).Profile(admin_pb2.ProfileRequest(duration=Duration(seconds=1)))
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert caught.value.details() == f"--profile-dir {tmp_path / folder}: cannot write there: {reason}"
+
+
 async def test_top_shows_the_difference_between_two_snapshots(serve: Callable[..., Any], engine: FakeEngine) -> None:
     server = await serve(engine)
     async with grpc.aio.insecure_channel(server.address) as channel:
