@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from draftline.engine.config import EngineConfig
+from draftline.engine.process.engine_process import CLOSE_S
 from draftline.engine.server.config import ServerConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,13 +57,13 @@ def test_the_image_s_context_has_the_package_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-tls.yaml"])
-def test_the_grace_period_is_longer_than_the_drain(name: str) -> None:
+def test_the_grace_period_is_longer_than_the_drain_and_a_close(name: str) -> None:
     deployment, *_ = yaml.safe_load_all((DEPLOY / name).read_text())
     pod = deployment["spec"]["template"]["spec"]
     [drain] = re.findall(r"--drain-timeout=(\d+)", " ".join(pod["containers"][0]["args"]))
-    assert pod["terminationGracePeriodSeconds"] > int(drain)
+    assert pod["terminationGracePeriodSeconds"] > int(drain) + CLOSE_S
     [stop] = re.findall(r"^TimeoutStopSec=(\d+)$", (DEPLOY / "draftline.service").read_text(), re.MULTILINE)
-    assert int(stop) > yaml.safe_load((DEPLOY / "draftline.yaml").read_text())["drain_timeout"]
+    assert int(stop) > yaml.safe_load((DEPLOY / "draftline.yaml").read_text())["drain_timeout"] + CLOSE_S
 
 
 def test_envoy_s_file_is_yaml_with_health_checks() -> None:

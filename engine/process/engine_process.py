@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -58,8 +59,8 @@ _ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}
 """Variables that the process has unless they are set here. Without a workspace for parts of sums, the vendor's library
 splits none, so that more of its products have our bits (`kernels/triton/linear/vendor.py`)."""
 
-_CLOSE_S = 30.0
-"""Seconds in which the process must end when it is closed."""
+CLOSE_S = 10.0
+"""Seconds in which the process must end when it is closed. Supervisors allow a server little more than its drain."""
 
 
 @dataclass(slots=True)
@@ -144,6 +145,7 @@ class EngineProcess:
         self._live: dict[str, _Live] = {}
         self._outputs = self._uncached = 0  # of all live requests
         self._closing = False
+        self._closes_by = 0.0
         self._commands: dict[int, Future[Any]] = {}
         self._serials = count()
         self._reader = threading.Thread(target=self._read, name="draftline-engine", daemon=True)
@@ -221,16 +223,18 @@ class EngineProcess:
     def begin_close(self) -> None:
         """Let it stop after the step in progress; unfinished requests fail with `EngineStoppedError`. Idempotent."""
         self._closing = True
+        self._closes_by = time.monotonic() + CLOSE_S
         self._send(Close())
 
     def close(self) -> None:
-        """Wait until it has stopped, once that has begun. Idempotent."""
-        self._reader.join(_CLOSE_S)
+        """Wait until it has stopped, once that has begun, and kill it if it stalls. Idempotent."""
         try:
-            self.process.wait(_CLOSE_S)
+            self.process.wait(max(0.0, self._closes_by - time.monotonic()))
         except subprocess.TimeoutExpired:
+            logger.warning("the engine's process did not end within %g s and was killed", CLOSE_S)
             self.process.kill()
             self.process.wait()
+        self._reader.join(CLOSE_S)  # the connection has ended with the process
         self.connection.close()
 
     def abandon(self) -> None:

@@ -31,6 +31,7 @@ from draftline.engine.errors import (
 )
 from draftline.engine.outputs import Delta, Failed, Finished
 from draftline.engine.params import Constraint, SamplingParams
+from draftline.engine.process import engine_process
 from draftline.engine.process.messages import portable
 from draftline.engine.process.remote_engine import RemoteEngine
 from draftline.engine.process.replicas import start_replicas
@@ -204,6 +205,18 @@ def test_requests_fail_and_the_engine_has_stopped_where_its_process_dies(engine:
     with pytest.raises(EngineStoppedError):
         inbox.submit("two", [5], ENDLESS)
     engine.close()
+
+
+def test_a_process_that_stalls_is_killed_when_it_is_closed(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (replica,) = engine.replicas
+    monkeypatch.setattr(engine_process, "CLOSE_S", 0.5)
+    replica.process.send_signal(signal.SIGSTOP)
+    engine.close()
+    assert replica.process.returncode == -signal.SIGKILL
+    assert engine.stopped.result(PATIENCE_S) is None
+    assert "did not end within 0.5 s and was killed" in caplog.text
 
 
 def test_a_model_that_cannot_be_loaded_is_reported(config: EngineConfig) -> None:
