@@ -42,4 +42,5 @@ def token(
         raise typer.BadParameter("the token on standard input is not UTF-8 text", param_hint="--stdin") from None
     if not from_stdin:
         typer.echo(f"token: {value}", err=True)
-    typer.echo(f"  - {{name: {name}, sha256: {digest}}}")
+    # Quoted: without quotes, 123 and true are no texts in YAML.
+    typer.echo(f'  - {{name: "{name}", sha256: "{digest}"}}')

@@ -153,16 +153,17 @@ def test_wrong_options_of_a_connection_are_one_line(files: dict[str, str]) -> No
         assert message in result.stderr
 
 
-def test_a_token_is_made_and_its_hash_is_an_entry_of_a_token_file(tmp_path: Path) -> None:
-    made = run("token", "extraction")
+@pytest.mark.parametrize("name", ["extraction", "123", "true", "2026-11-30", "é.-_"])
+def test_a_token_is_made_and_its_hash_is_an_entry_of_a_token_file(tmp_path: Path, name: str) -> None:
+    made = run("token", name)
     given = run("token", "ops", "--stdin", stdin=TOKEN)
     path = tmp_path / "tokens.yaml"
-    path.write_text("tokens:\n" + made.stdout + given.stdout)
+    path.write_text("tokens:\n" + made.stdout + given.stdout, encoding="utf-8")
     token = made.stderr.removeprefix("token: ").strip()
     assert len(token) >= 32
     assert token not in made.stdout
     access = TokenAccess(path)
-    assert access.caller([("authorization", f"Bearer {token}")]).name == "extraction"
+    assert access.caller([("authorization", f"Bearer {token}")]).name == name
     assert access.caller([("authorization", f"Bearer {TOKEN}")]).name == "ops"
     assert run("token", "extraction").stderr != made.stderr
     assert run("token", "a b").exit_code == 2
