@@ -259,7 +259,7 @@ def _decoded(content: bytes) -> object:
 def _violations(error: ValidationError, values: object) -> list[FieldViolation]:
     """The violations, by their places in the body."""
     found: dict[str, list[str]] = {}
-    wrong: dict[str, object] = {}
+    wrong: dict[str, str] = {}
     for detail in error.errors(include_url=False):
         path = _path(detail["loc"], values, is_missing=detail["type"] == "missing")
         match detail.get("ctx"):
@@ -268,17 +268,20 @@ def _violations(error: ValidationError, values: object) -> list[FieldViolation]:
             case _:
                 problems = [(path, _OBJECT.get(detail["type"], detail["msg"]).removeprefix("Value error, "))]
                 if detail["type"] != "missing":
-                    wrong[path] = detail["input"]
+                    wrong[path] = _shown(detail["input"], path, is_choice=detail["type"] == "literal_error")
         for name, message in problems:
             if message not in found.setdefault(name, []):  # each member of a union says what is wrong
                 found[name].append(message)
     return [
-        FieldViolation(name, _either(messages) + (f", not {_shown(wrong[name])}" if name in wrong else ""))
+        FieldViolation(name, _either(messages) + (f", not {wrong[name]}" if name in wrong else ""))
         for name, messages in found.items()
         # A union's members that are of another kind than the value say nothing about what is wrong in it.
         if not any(other.startswith((f"{name}.", f"{name}[")) for other in found)
     ]
 
+
+_PROMPT = ("prompt", "messages", "input", "instructions")
+"""Fields with the prompt's texts. The request log has the errors, and promises to have no such text."""
 
 _OBJECT = dict.fromkeys(("model_type", "dict_type"), "Input should be an object")
 """Messages that pydantic words for Python, in JSON's words."""
@@ -288,13 +291,15 @@ def _either(messages: list[str]) -> str:
     return " or ".join([messages[0], *(message.removeprefix("Input should be ") for message in messages[1:])])
 
 
-def _shown(value: object) -> str:
-    """A value in JSON's words. What it holds is not shown, for it may be large."""
+def _shown(value: object, path: str, *, is_choice: bool) -> str:
+    """A value in JSON's words. What it holds is not shown, for it may be large, and a text may be the prompt's."""
     match value:
         case dict():
             return "an object"
         case list():
             return "a list"
+        case str() if path.startswith(_PROMPT) and not is_choice:
+            return "a string"
         case str():
             return quoted(value[:_LONG])
         case None | bool():

@@ -13,7 +13,7 @@ from draftline.engine.stats import Utilization
 logger = logging.getLogger("draftline.requests")
 
 _MAX_REASON = 300
-"""Characters of a reason. It names fields, and may quote their values."""
+"""Characters of a reason. It names fields, and may quote the values of all but the prompt."""
 
 
 def log_request(report: RequestReport) -> None:

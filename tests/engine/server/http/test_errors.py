@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,13 @@ UNIONS: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/completions", {"prompt": {}}, "prompt: Input should be a valid string or a valid list, not an object"),
     ("/v1/completions", {"stop": ["a", 5]}, "stop[1]: Input should be a valid string, not 5"),
     ("/v1/completions", {"max_tokens": "5"}, "max_tokens: Input should be a valid integer, not '5'"),
-    ("/v1/chat/completions", {"messages": ["a"]}, "messages[0]: Input should be an object, not 'a'"),
+    ("/v1/chat/completions", {"messages": ["a"]}, "messages[0]: Input should be an object, not a string"),
+    ("/v1/chat/completions", {"messages": "a"}, "messages: Input should be a valid list, not a string"),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "bot", "content": "a"}]},
+        "messages[0].role: Input should be 'system', 'developer', 'user', 'assistant' or 'tool', not 'bot'",
+    ),
     (
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": [_PART, {"type": "text"}]}]},
@@ -202,7 +209,7 @@ UNIONS: list[tuple[str, dict[str, Any], str]] = [
         {"input": [_ASKED, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "[]"}]},
         "input[1].arguments: must be a JSON object",
     ),
-    ("/generate", {"prompt": [1, "a"]}, "prompt[1]: Input should be a valid integer, not 'a'"),
+    ("/generate", {"prompt": [1, "a"]}, "prompt[1]: Input should be a valid integer, not a string"),
 ]
 
 
@@ -213,6 +220,27 @@ async def test_a_field_of_several_types_has_one_error_at_the_wrong_place(
     found = await error(http, path, 400, **(BODIES[path] | change))
     assert found["message"] == message
     assert found["param"] == message.partition(": ")[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        ("/v1/completions", {"prompt": [5, "secret"]}),
+        ("/v1/completions", {"prompt": {"text": "secret"}}),
+        ("/v1/chat/completions", {"messages": "secret"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": ["secret"]}]}),
+        ("/v1/responses", {"input": ["secret"]}),
+        ("/v1/responses", {"instructions": ["secret"]}),
+    ],
+)
+async def test_a_prompt_of_the_wrong_type_is_not_in_the_log(
+    http: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, change: dict[str, Any]
+) -> None:
+    caplog.set_level(logging.INFO, "draftline.requests")
+    await error(http, path, 400, **(BODIES[path] | change))
+    [record] = [record for record in caplog.records if record.name == "draftline.requests"]
+    assert record.fields["reason"].startswith(next(iter(change)))  # type: ignore[attr-defined]
+    assert "secret" not in str(record.fields)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("path", "change", "param", "part"), WRONG)
