@@ -131,7 +131,7 @@ class RemoteEngine(EngineClient):
 
     @override
     def stop_profile(self, path: Path) -> Future[None]:
-        """Stop profiling, and write the trace to ``path``; with several replicas, each to a name of its own."""
+        """Stop profiling, and write the first replica's trace to ``path``; the others' names have their index."""
         return _joined(self._run("stop_profile", path), lambda _: None)
 
     def close(self) -> None:
@@ -146,10 +146,10 @@ class RemoteEngine(EngineClient):
     def _run(self, command: CommandName, path: Path | None = None) -> list[Future[Any]]:
         """Run a command in all processes, of which those that have ended fail it unless there is another."""
         running = [(index, replica) for index, replica in enumerate(self.replicas) if not replica.has_ended]
-        several = len(self.replicas) > 1
+        (_, first), *others = running or [(0, self.replicas[0])]
         return [
-            replica.run(command, path.with_stem(f"{path.stem}-{index}") if path is not None and several else path)
-            for index, replica in running or [(0, self.replicas[0])]
+            first.run(command, path),
+            *(replica.run(command, None if path is None else _with_index(path, index)) for index, replica in others),
         ]
 
     def _check_alike(self) -> None:
@@ -172,6 +172,12 @@ class RemoteEngine(EngineClient):
                 logger.error("replica %d has ended, %d go on: %s", index, left, stopped.result())
 
         return note
+
+
+def _with_index(path: Path, index: int) -> Path:
+    """The path of another file beside this one: ``-1`` precedes the suffixes of its name."""
+    name, dot, suffixes = path.name.partition(".")
+    return path.with_name(f"{name}-{index}{dot}{suffixes}")
 
 
 def _joined(parts: Iterable[Future[Any]], join: Callable[[list[Any]], Any]) -> Future[Any]:

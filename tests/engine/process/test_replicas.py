@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from patience import PATIENCE_S, wait_until
@@ -102,6 +105,15 @@ def test_metrics_are_those_of_each(engine: RemoteEngine) -> None:
         assert samples["draftline_steps_total", str(index)] == stats.steps
         assert samples["draftline_replica_up", str(index)] == 1
     assert ("draftline_steps_total", None) not in samples
+
+
+def test_a_profile_has_a_trace_of_each(engine: RemoteEngine, tmp_path: Path) -> None:
+    """The first one's has the name that the caller reads."""
+    engine.start_profile().result(PATIENCE_S)
+    engine.stop_profile(tmp_path / "trace.json.gz").result(PATIENCE_S)
+    traces = {path.name: json.loads(gzip.decompress(path.read_bytes())) for path in tmp_path.iterdir()}
+    assert traces.keys() == {"trace.json.gz", "trace-1.json.gz"}
+    assert all("traceEvents" in trace for trace in traces.values())
 
 
 def test_the_others_go_on_where_one_dies_and_the_last_ends_with_its_connection(engine: RemoteEngine) -> None:
