@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Literal, TextIO
 
 from typing_extensions import override
@@ -82,12 +83,16 @@ class _ForeignLines(logging.StreamHandler[TextIO]):
     def _read(self, pipe: int) -> None:
         with os.fdopen(pipe, encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if line.startswith(_RECORD):  # of a child process that logs in JSON itself
-                    self.stream.write(line)
-                elif line.strip():
-                    record = logging.LogRecord("stderr", logging.WARNING, "", 0, line.rstrip(), None, None)
-                    # Without the handler's lock: `close` waits for this thread, and has it.
-                    self.stream.write(self.format(record) + self.terminator)
+                with suppress(OSError):  # a full disk: what the next lines say can be written once there is room
+                    self._write(line)
+
+    def _write(self, line: str) -> None:
+        """Write the record of one line. Without the handler's lock: `close` waits for this thread, and has it."""
+        if line.startswith(_RECORD):  # of a child process that logs in JSON itself
+            self.stream.write(line)
+        elif line.strip():
+            record = logging.LogRecord("stderr", logging.WARNING, "", 0, line.rstrip(), None, None)
+            self.stream.write(self.format(record) + self.terminator)
 
     @override
     def close(self) -> None:

@@ -250,6 +250,28 @@ def test_lines_that_libraries_write_are_json_records_too() -> None:
     }
 
 
+def test_a_log_goes_on_once_its_disk_has_room() -> None:
+    """Lines of libraries and of child processes too, which one thread writes."""
+    code = """if True:
+        import logging, os, sys
+        from draftline.engine.process.log_format import start_logging
+        start_logging("info", "json")
+        [handler] = logging.getLogger().handlers
+        written, room = handler.stream.write, False
+        def write(text):
+            global room
+            if not room:
+                room = True
+                raise OSError(28, "No space left on device")
+            return written(text)
+        handler.stream.write = write
+        os.write(2, b"no room\\nof a library\\n")
+    """
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    [record] = map(json.loads, result.stderr.splitlines())
+    assert record["message"] == "of a library"
+
+
 async def test_a_taken_metrics_port_is_one_clear_error(serve: Callable[..., Any], engine: FakeEngine) -> None:
     server = await serve(engine, metrics_port=0)
     port = server._metrics_endpoint.port
