@@ -64,7 +64,9 @@ class EngineConfig(Options):
         min_length=1,
         description="an HF folder, a .gguf file, a hub id, or 'smollm2' (the embedded SmolLM2-135M-Instruct)",
     )
-    tokenizer: str | None = Field(default=None, description="where to find the tokenizer; with the model where unset")
+    tokenizer: str | None = Field(
+        default=None, min_length=1, description="where to find the tokenizer; with the model where unset"
+    )
     chat_template: str | None = Field(
         default=None, min_length=1, description="file with a Jinja chat template; the model's own where unset"
     )
@@ -85,6 +87,7 @@ class EngineConfig(Options):
     )
     device: str = Field(
         default="auto",
+        min_length=1,
         description="'cpu', 'cuda', 'cuda:1', …; 'auto' is a GPU where there is one, and of different ones that with most memory",
     )
     tensor_parallel_size: int = Field(

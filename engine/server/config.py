@@ -78,12 +78,18 @@ class ServerConfig(Options):
     served_model_name: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(), description="the model's names over HTTP; if unset, its name as given to model"
     )
-    tls_cert: str | None = Field(default=None, description="PEM file of the server's certificate chain, for TLS")
-    tls_key: str | None = Field(default=None, description="PEM file of its private key")
-    tls_client_ca: str | None = Field(
-        default=None, description="PEM file of certificate authorities; clients must have a certificate of one of them"
+    tls_cert: str | None = Field(
+        default=None, min_length=1, description="PEM file of the server's certificate chain, for TLS"
     )
-    tokens: str | None = Field(default=None, description="YAML file of bearer tokens; if unset, clients need no token")
+    tls_key: str | None = Field(default=None, min_length=1, description="PEM file of its private key")
+    tls_client_ca: str | None = Field(
+        default=None,
+        min_length=1,
+        description="PEM file of certificate authorities; clients must have a certificate of one of them",
+    )
+    tokens: str | None = Field(
+        default=None, min_length=1, description="YAML file of bearer tokens; if unset, clients need no token"
+    )
     insecure: bool = Field(default=False, description="allow plaintext on addresses that other machines can reach")
     admin: bool | None = Field(
         default=None,
@@ -136,7 +142,9 @@ class ServerConfig(Options):
         description="URL or HOST:PORT of an OpenTelemetry collector for traces, such as http://localhost:4317",
     )
     profile_dir: str | None = Field(
-        default=None, description="folder for the traces of AdminService.Profile; if unset, profiling is refused"
+        default=None,
+        min_length=1,
+        description="folder for the traces of AdminService.Profile; if unset, profiling is refused",
     )
     log_requests: bool = Field(default=True, description="log a line for each request, without its text")
     log_format: Literal["text", "json"] = Field(default="text", description="lines for people, or JSON for programs")

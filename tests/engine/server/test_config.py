@@ -5,7 +5,25 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from draftline.engine.config import EngineConfig
+from draftline.engine.options import Options, without_none
 from draftline.engine.server.config import ServerConfig
+
+TEXTS = [
+    (model, name)
+    for model in (EngineConfig, ServerConfig)
+    for name, field in model.model_fields.items()
+    if without_none(field.annotation) is str
+]
+"""The options that are any text, such as a path."""
+
+
+@pytest.mark.parametrize(("model", "name"), TEXTS)
+def test_no_option_is_an_empty_text(model: type[Options], name: str) -> None:
+    """As of a variable that is not set: ``--profile-dir "$TRACES"`` was the current folder."""
+    with pytest.raises(ValidationError) as caught:
+        model(**{name: ""})
+    assert {error["loc"] for error in caught.value.errors()} == {(name,)}
 
 
 @pytest.mark.parametrize(
