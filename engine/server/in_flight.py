@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, Self
 
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import DraftlineError
 from draftline.engine.outputs import Delta, Failed, Finished, Update
 from draftline.engine.protocol import EngineClient, GenerateRequest
@@ -120,6 +121,7 @@ class InFlightRequest:
             DraftlineError: the engine refuses the request; see `EngineClient.submit`.
         """
         assert self._engine is not None, "admit() comes first"
+        self._report.operation = "chat" if isinstance(request.prompt, Chat) else "text_completion"
         # Before submitting: the first update may come before submit() returns.
         self._outputs_left = request.sampling.n
         request = self._call.caller.within_limits(request, self._call.origin.peer)

@@ -45,6 +45,7 @@ class RequestReport:
         outputs: the ends of those outputs that have ended.
         reason: why the request was refused or failed, as the client is told; empty if it was not.
         submitted: whether the engine got the request. It may still have refused it.
+        operation: ``chat`` or ``text_completion``, as OpenTelemetry names them; empty if the call asked for neither.
     """
 
     origin: Origin
@@ -56,6 +57,7 @@ class RequestReport:
     outputs: tuple[Finished, ...]
     reason: str = ""
     submitted: bool = False
+    operation: str = ""
 
     @property
     def refused(self) -> bool:
@@ -81,6 +83,7 @@ class ReportBuilder:
 
     Attributes:
         submitted: whether the engine has got the request.
+        operation: see `RequestReport`.
     """
 
     def __init__(self, observers: Sequence[Observer], origin: Origin, request_id: str, client_id: str) -> None:
@@ -93,6 +96,7 @@ class ReportBuilder:
         self._started = time.monotonic()
         self._outputs: list[Finished] = []
         self.submitted = False
+        self.operation = ""
 
     def note(self, update: Update) -> None:
         """Record an update of the request."""
@@ -118,6 +122,7 @@ class ReportBuilder:
             tuple(self._outputs),
             reason,
             self.submitted,
+            self.operation,
         )
         for observe in self._observers:
             observe(report)

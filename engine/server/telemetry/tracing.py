@@ -68,10 +68,11 @@ class Tracing:
     def _attributes(self, report: RequestReport) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {
             **_transport(report),
-            "gen_ai.operation.name": "text_completion",
             "gen_ai.request.model": self._model,
             "draftline.request_id": report.request_id,
         }
+        if report.operation:
+            attributes["gen_ai.operation.name"] = report.operation
         if report.client_id:
             attributes["draftline.client_request_id"] = report.client_id
         if report.outputs:
@@ -96,4 +97,4 @@ def _transport(report: RequestReport) -> dict[str, AttributeValue]:
     call = report.origin.call
     if call.startswith("/"):
         return {"http.request.method": "POST", "http.route": call, "draftline.code": report.code}
-    return {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": call, "rpc.grpc.status": report.code}
+    return {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": call, "rpc.response.status_code": report.code}

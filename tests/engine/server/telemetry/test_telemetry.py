@@ -380,6 +380,8 @@ def test_a_client_id_cannot_break_a_log_line() -> None:
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
     """An OpenTelemetry collector."""
 
+    url = ""
+
     def __init__(self) -> None:
         self.spans: list[Any] = []
 
@@ -388,13 +390,44 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return trace_service_pb2.ExportTraceServiceResponse()
 
 
-async def test_traces_continue_the_clients(serve: Callable[..., Any], engine: FakeEngine) -> None:
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
     collector = Collector()
     receiving = grpc.server(futures.ThreadPoolExecutor(1))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, receiving)
     port = receiving.add_insecure_port("127.0.0.1:0")
+    collector.url = f"http://127.0.0.1:{port}"
     receiving.start()
-    server = await serve(engine, otlp_endpoint=f"http://127.0.0.1:{port}")
+    yield collector
+    await asyncio.to_thread(lambda: receiving.stop(None).wait())
+
+
+async def test_traces_name_what_was_asked_for(
+    serve: Callable[..., Any], engine: FakeEngine, collector: Collector
+) -> None:
+    server = await serve(engine, otlp_endpoint=collector.url)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = InferenceServiceStub(channel)
+        chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="abc")])
+        for request in (text_request("abc"), pb.GenerateRequest(chat=chat), text_request("FAIL")):
+            with contextlib.suppress(grpc.RpcError):
+                async for _ in stub.Generate(request):
+                    pass
+        await stub.Tokenize(pb.TokenizeRequest(text="abc"))
+        await server.abort()  # sends the spans
+    found = [{each.key: each.value.string_value for each in span.attributes} for span in collector.spans]
+    assert [
+        (span["rpc.method"], span.get("gen_ai.operation.name"), span["rpc.response.status_code"]) for span in found
+    ] == [
+        ("Generate", "text_completion", "OK"),
+        ("Generate", "chat", "OK"),
+        ("Generate", "text_completion", "INTERNAL"),
+        ("Tokenize", None, "OK"),
+    ]
+
+
+async def test_traces_continue_the_clients(serve: Callable[..., Any], engine: FakeEngine, collector: Collector) -> None:
+    server = await serve(engine, otlp_endpoint=collector.url)
     of_call, of_request, unsampled = ("1" * 32, "2" * 16), ("3" * 32, "4" * 16), ("5" * 32, "6" * 16)
     async with grpc.aio.insecure_channel(server.address) as channel:
         stub = InferenceServiceStub(channel)
@@ -410,7 +443,6 @@ async def test_traces_continue_the_clients(serve: Callable[..., Any], engine: Fa
         async for _ in client.rest():
             pass
         await server.abort()  # sends the remaining spans
-    await asyncio.to_thread(lambda: receiving.stop(None).wait())
     spans = {(span.trace_id.hex(), span.parent_span_id.hex()): span for span in collector.spans}
     assert len(collector.spans) == 3
     assert unsampled not in spans
