@@ -25,11 +25,15 @@ class Connection(Options):
     """The options of a connection to a server."""
 
     tls: bool = Field(default=False, description="use TLS, and trust the system's certificate authorities")
-    ca: str | None = Field(default=None, description="use TLS, and trust the authorities in this PEM file")
-    client_cert: str | None = Field(default=None, description="PEM file of the client's certificate, for mTLS")
-    client_key: str | None = Field(default=None, description="PEM file of its private key")
+    ca: str | None = Field(
+        default=None, min_length=1, description="use TLS, and trust the authorities in this PEM file"
+    )
+    client_cert: str | None = Field(
+        default=None, min_length=1, description="PEM file of the client's certificate, for mTLS"
+    )
+    client_key: str | None = Field(default=None, min_length=1, description="PEM file of its private key")
     token: str | None = Field(
-        default=None, description=f"the bearer token; {TOKEN_VARIABLE} in the environment where unset"
+        default=None, min_length=1, description=f"the bearer token; {TOKEN_VARIABLE} in the environment where unset"
     )
 
     @model_validator(mode="after")
@@ -72,9 +76,14 @@ class Connection(Options):
             raise UsageError(f"{flag}: {wrong.description}") from error
         return tls
 
+    @property
+    def bearer_token(self) -> str | None:
+        """The token, or that of the environment, where an empty variable is none."""
+        return self.token or os.environ.get(TOKEN_VARIABLE) or None
+
     def token_interceptor(self) -> TokenInterceptor:
         """Adds the token to every call."""
-        return TokenInterceptor(self.token or os.environ.get(TOKEN_VARIABLE))
+        return TokenInterceptor(self.bearer_token)
 
 
 class _Details(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from draftline.engine.bench.summary import unanswered
 from draftline.engine.bench.tables import load_table, turns_table
 from draftline.engine.bench.targets.connect import Access, connect
 from draftline.engine.bench.targets.target import Target, TargetInfo
-from draftline.engine.cli.connection import TOKEN_VARIABLE, Connection
+from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import CallFailedError, UsageError
@@ -44,7 +43,7 @@ def access(connection: Connection) -> Access:
     Raises:
         UsageError: a file of certificates cannot be used.
     """
-    return Access(connection.token or os.environ.get(TOKEN_VARIABLE) or None, connection.certificates())
+    return Access(connection.bearer_token, connection.certificates())
 
 
 def load_conditions(url: str | None, engine: EngineConfig) -> dict[str, Any]:

@@ -80,6 +80,8 @@ def test_every_command_reaches_a_server_with_tls_and_tokens(serve: Callable[...,
     assert "tokens/s" in run("top", address, "--once", "--interval", "0.1", *secure).stdout
     by_variable = run("info", "--server", address, "--ca", files["ca"], DRAFTLINE_TOKEN=TOKEN)
     assert by_variable.exit_code == 0
+    unset = run("info", "--server", address, "--ca", files["ca"], DRAFTLINE_TOKEN="")
+    assert "UNAUTHENTICATED: a token is needed" in unset.stderr
 
 
 def test_top_prints_one_view_after_another_where_there_is_no_terminal(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.options import Options, without_none
 from draftline.engine.server.config import ServerConfig
 
 TEXTS = [
     (model, name)
-    for model in (EngineConfig, ServerConfig)
+    for model in (EngineConfig, ServerConfig, Connection)
     for name, field in model.model_fields.items()
     if without_none(field.annotation) is str
 ]
