@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,15 @@ def test_the_grace_period_is_longer_than_the_drain_and_a_close(name: str) -> Non
     assert pod["terminationGracePeriodSeconds"] > int(drain) + CLOSE_S
     [stop] = re.findall(r"^TimeoutStopSec=(\d+)$", (DEPLOY / "draftline.service").read_text(), re.MULTILINE)
     assert int(stop) > yaml.safe_load((DEPLOY / "draftline.yaml").read_text())["drain_timeout"] + CLOSE_S
+
+
+def test_the_unit_does_not_restart_a_server_whose_options_are_wrong() -> None:
+    unit = (DEPLOY / "draftline.service").read_text()
+    [code] = re.findall(r"^RestartPreventExitStatus=(\d+)$", unit, re.MULTILINE)
+    wrong = subprocess.run(
+        [sys.executable, "-m", "draftline", "serve", "--port", "none"], stderr=subprocess.PIPE, check=False
+    )
+    assert wrong.returncode == int(code), wrong.stderr
 
 
 def test_envoy_s_file_is_yaml_with_health_checks() -> None:
