@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from draftline.engine.config import EngineConfig
-from draftline.engine.process.engine_process import CLOSE_S
+from draftline.engine.process import engine_process
 from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.telemetry import tracing
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
@@ -63,9 +64,10 @@ def test_the_grace_period_is_longer_than_the_drain_and_a_close(name: str) -> Non
     deployment, *_ = yaml.safe_load_all((DEPLOY / name).read_text())
     pod = deployment["spec"]["template"]["spec"]
     [drain] = re.findall(r"--drain-timeout=(\d+)", " ".join(pod["containers"][0]["args"]))
-    assert pod["terminationGracePeriodSeconds"] > int(drain) + CLOSE_S
+    after = engine_process.CLOSE_S + tracing.CLOSE_S
+    assert pod["terminationGracePeriodSeconds"] > int(drain) + after
     [stop] = re.findall(r"^TimeoutStopSec=(\d+)$", (DEPLOY / "draftline.service").read_text(), re.MULTILINE)
-    assert int(stop) > yaml.safe_load((DEPLOY / "draftline.yaml").read_text())["drain_timeout"] + CLOSE_S
+    assert int(stop) > yaml.safe_load((DEPLOY / "draftline.yaml").read_text())["drain_timeout"] + after
 
 
 def test_the_unit_does_not_restart_a_server_whose_options_are_wrong() -> None:

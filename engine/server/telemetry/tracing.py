@@ -7,6 +7,7 @@ request's first step and first token. Attributes follow OpenTelemetry's conventi
 
 from __future__ import annotations
 
+from threading import Thread
 from urllib.parse import urlsplit
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -23,6 +24,10 @@ from draftline.engine.server.telemetry.reports import RequestReport
 _SERVICE = "draftline.v1.InferenceService"
 _FAULTS = {"INTERNAL", "UNAVAILABLE", "UNKNOWN", "UNIMPLEMENTED", "DEADLINE_EXCEEDED", "DATA_LOSS"}
 """The codes that mark a server's span as an error, by OpenTelemetry's conventions for RPCs."""
+
+
+CLOSE_S = 3.0
+"""Seconds for the last spans. The exporter itself waits half a minute, longer than a supervisor does after a drain."""
 
 
 class Tracing:
@@ -62,8 +67,10 @@ class Tracing:
         span.end(start + round(report.seconds * 1e9))
 
     def close(self) -> None:
-        """Send the remaining spans."""
-        self._provider.shutdown()
+        """Send the remaining spans. Those that a collector does not take in time are lost."""
+        sending = Thread(target=self._provider.shutdown, name="draftline-spans", daemon=True)
+        sending.start()
+        sending.join(CLOSE_S)
 
     def _attributes(self, report: RequestReport) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {

@@ -11,6 +11,7 @@ import logging
 import math
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -26,7 +27,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_client import AsyncStub, SessionClient, text_request, violations
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
-from patience import DEADLINE_S, PATIENCE_S
+from patience import DEADLINE_S, PATIENCE_S, until
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 from rich.console import Console
@@ -38,6 +39,7 @@ from draftline.engine.cli.views.top import Snapshot
 from draftline.engine.process.log_format import JsonFormatter, TextFormatter
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
+from draftline.engine.server.telemetry import tracing
 from draftline.engine.server.telemetry.metrics import ENGINE_METRICS
 from draftline.engine.stats import DrafterStats, EngineStats, Histogram, StepTimes
 from draftline.structured.compiler import ConstraintCompiler
@@ -385,7 +387,10 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
     def __init__(self) -> None:
         self.spans: list[Any] = []
 
-    def Export(self, request: Any, context: object) -> Any:
+    def Export(self, request: Any, context: Any) -> Any:
+        return self.export(request, context)
+
+    def export(self, request: Any, context: Any) -> Any:
         self.spans += [span for r in request.resource_spans for scope in r.scope_spans for span in scope.spans]
         return trace_service_pb2.ExportTraceServiceResponse()
 
@@ -424,6 +429,28 @@ async def test_traces_name_what_was_asked_for(
         ("Generate", "text_completion", "INTERNAL"),
         ("Tokenize", None, "OK"),
     ]
+
+
+async def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(
+    serve: Callable[..., Any], engine: FakeEngine, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[grpc.ServicerContext] = []
+    answer = threading.Event()
+
+    def export(request: Any, context: grpc.ServicerContext) -> Any:
+        calls.append(context)
+        answer.wait(PATIENCE_S)
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+    monkeypatch.setattr(collector, "export", export)
+    monkeypatch.setattr(tracing, "CLOSE_S", 0.1)
+    server = await serve(engine, otlp_endpoint=collector.url)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        await InferenceServiceStub(channel).Tokenize(pb.TokenizeRequest(text="abc"))
+    await server.abort()
+    await until(lambda: bool(calls))
+    assert calls[0].is_active()  # its deadline has not passed
+    answer.set()
 
 
 async def test_traces_continue_the_clients(serve: Callable[..., Any], engine: FakeEngine, collector: Collector) -> None:
