@@ -12,12 +12,13 @@ from typing import TextIO
 import typer
 
 from draftline.engine.errors import DraftlineError, UsageError
+from draftline.engine.process.log_format import ERROR_PREFIX
 from draftline.models.errors import ModelLoadError
 
 
 def print_error(message: str) -> None:
     """Print an error on standard error, in the form of all errors of the command line."""
-    typer.echo(f"draftline: error: {message}", err=True)
+    typer.echo(f"{ERROR_PREFIX}{message}", err=True)
 
 
 def prepare_streams() -> None:

@@ -48,6 +48,9 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
+ERROR_PREFIX = "draftline: error: "
+"""The beginning of the line that says why a process of the command line ends."""
+
 _RECORD = '{"time": '
 """The beginning of every record of `JsonFormatter`."""
 
@@ -91,7 +94,8 @@ class _ForeignLines(logging.StreamHandler[TextIO]):
         if line.startswith(_RECORD):  # of a child process that logs in JSON itself
             self.stream.write(line)
         elif line.strip():
-            record = logging.LogRecord("stderr", logging.WARNING, "", 0, line.rstrip(), None, None)
+            level = logging.ERROR if line.startswith(ERROR_PREFIX) else logging.WARNING
+            record = logging.LogRecord("stderr", level, "", 0, line.rstrip(), None, None)
             self.stream.write(self.format(record) + self.terminator)
 
     @override

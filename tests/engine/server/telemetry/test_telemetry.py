@@ -252,6 +252,16 @@ def test_lines_that_libraries_write_are_json_records_too() -> None:
     }
 
 
+def test_the_reason_why_a_server_ends_is_a_record_of_an_error(tmp_path: Path) -> None:
+    options = ("--log-format", "json", "--tokens", str(tmp_path / "none"))
+    result = subprocess.run(
+        [sys.executable, "-m", "draftline", "serve", *options], capture_output=True, text=True, check=False
+    )
+    [record] = map(json.loads, result.stderr.splitlines())
+    assert record["message"] == f"draftline: error: {tmp_path}/none: No such file or directory"
+    assert record["level"] == "error"
+
+
 def test_a_log_goes_on_once_its_disk_has_room() -> None:
     """Lines of libraries and of child processes too, which one thread writes."""
     code = """if True:
