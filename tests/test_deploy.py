@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,13 @@ def test_the_image_s_context_has_the_package_and_nothing_else() -> None:
     package = {path.name for path in (ROOT / "src" / "draftline").iterdir() if path.is_symlink()}
     assert kept == {*package, "src", "pyproject.toml", "setup.py", "README.md", "LICENSE"}
     assert ignored.index("*") < min(ignored.index(line) for line in ignored if line.startswith("!"))
+
+
+def test_the_image_has_all_that_a_server_can_use() -> None:
+    """Such as what the dashboard's panels of the GPU show."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    [installed] = re.findall(r"'\.\[([\w,]+)\]'", (DEPLOY / "Dockerfile").read_text())
+    assert set(installed.split(",")) == extras - {"dev", "bench"}
 
 
 @pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-tls.yaml"])
