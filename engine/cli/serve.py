@@ -86,6 +86,8 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig, repli
     if server.http_address is not None:
         scheme = "http" if server_config.tls_cert is None else "https"
         _say(f"{LISTENING}{scheme}://{server.http_address}")
+    if server.metrics_url is not None:
+        _say(f"metrics at {server.metrics_url}")
     loading = asyncio.ensure_future(_load(engine_config, replicas))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)

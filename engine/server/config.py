@@ -134,7 +134,10 @@ class ServerConfig(Options):
         "own, from device on",
     )
     metrics_port: int | None = Field(
-        default=None, ge=0, le=65535, description="port for Prometheus metrics over HTTP; none if unset"
+        default=None,
+        ge=0,
+        le=65535,
+        description="port for Prometheus metrics over HTTP; none if unset, 0 takes a free one",
     )
     metrics_host: str = Field(default="127.0.0.1", min_length=1, description="address to serve metrics on")
     otlp_endpoint: str | None = Field(

@@ -72,6 +72,11 @@ class Server:
         """``host:port`` of the HTTP API, in the same way; None without one."""
         return None if self._http is None else self._http.address
 
+    @property
+    def metrics_url(self) -> str | None:
+        """The URL of the metrics that are served on a port of their own, from `start` on; None without one."""
+        return None if self._metrics_endpoint is None else self._metrics_endpoint.url
+
     async def start(self) -> None:
         """Listen. Until `serve`, calls get the error that the model is still loading.
 

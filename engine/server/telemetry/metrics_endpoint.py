@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_serve
 from typing_extensions import override
 
 from draftline.engine.errors import CannotListenError
+from draftline.engine.server.listener import format_address
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -27,6 +28,7 @@ class MetricsEndpoint:
 
     Attributes:
         port: the port that it listens on.
+        url: of the metrics.
     """
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
@@ -40,10 +42,12 @@ class MetricsEndpoint:
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
-            raise CannotListenError(f"cannot listen on {host}:{port} for metrics: {error.strerror}") from error
+            address = format_address(host, port)
+            raise CannotListenError(f"cannot listen on {address} for metrics: {error.strerror}") from error
         self._server.RequestHandlerClass = _Handler
         self._server.set_app(_nothing_else(make_wsgi_app(registry)))
         self.port = self._server.server_port
+        self.url = f"http://{format_address(host, self.port)}{PATH}"
 
     def close(self) -> None:
         """Stop listening."""

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -423,6 +424,15 @@ def test_serve_from_start_to_sigterm(process: Callable[..., subprocess.Popen[str
     assert server.returncode == 0
     assert out == "draftline: stopped\n"
     assert "Traceback" not in err
+
+
+def test_a_server_says_where_its_metrics_are(process: Callable[..., subprocess.Popen[str]]) -> None:
+    """A free port is known from this line alone."""
+    server = process("serve", "--port", "0", "--metrics-port", "0")
+    said(server, LISTENING)
+    url = said(server, "metrics at ")
+    said(server, READY)
+    assert "draftline_model{" in urllib.request.urlopen(url, timeout=PATIENCE_S).read().decode()
 
 
 @pytest.mark.parametrize("form", ["text", pytest.param("json", marks=pytest.mark.slow)])
