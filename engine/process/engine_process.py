@@ -24,7 +24,7 @@ from draftline.engine.cache_journal import CacheJournal, JournalReader
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Failed, Update
-from draftline.engine.process.message_socket import MessageSocket
+from draftline.engine.process.message_socket import MessageSender, MessageSocket
 from draftline.engine.process.messages import (
     CacheChanges,
     Cancel,
@@ -140,7 +140,7 @@ class EngineProcess:
         self.connection = MessageSocket(ours)
         self.journal: CacheJournal = _RemoteJournal(lambda: self._send(FollowCache()))
         self.stopped: Future[EngineStoppedError | None] = Future()
-        self._sending = threading.Lock()
+        self._sender = MessageSender(self.connection)
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}
         self._outputs = self._uncached = 0  # of all live requests
@@ -259,8 +259,8 @@ class EngineProcess:
 
     def _send(self, message: ToEngine) -> None:
         """Send a message. If the process has ended, the reading thread notices and fails all requests."""
-        with self._sending, suppress(OSError):
-            self.connection.send(message)
+        with suppress(OSError):
+            self._sender.send(message)
 
     def run(self, command: CommandName, path: Path | None = None) -> Future[Any]:
         """Run a method of `EngineClient` between two steps."""

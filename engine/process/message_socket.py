@@ -5,6 +5,9 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
+import threading
+from collections import deque
+from contextlib import suppress
 from typing import Any
 
 _LENGTH = struct.Struct("!Q")
@@ -86,6 +89,42 @@ class MessageSocket:
                 raise EOFError
             lacking = lacking[received:]
         return data
+
+
+class MessageSender:
+    """Sends the messages of any thread, in their order. None waits for a process that reads too slowly, or stalls."""
+
+    def __init__(self, connection: MessageSocket) -> None:
+        """The only sender of ``connection``."""
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._waiting: deque[object] = deque()
+        self._has_thread = False
+
+    def send(self, message: object) -> None:
+        """Send a message. Where there is no room for all of it, a thread sends the rest, and what comes after it.
+
+        Raises:
+            OSError: the other end is closed.
+        """
+        with self._lock:
+            if self._has_thread:
+                self._waiting.append(message)
+                return
+            self._connection.begin(message)
+            if self._connection.has_unsent:
+                self._has_thread = True
+                threading.Thread(target=self._send_waiting, name="draftline-unsent", daemon=True).start()
+
+    def _send_waiting(self) -> None:
+        with suppress(OSError):  # the thread that receives notices that the other end is closed
+            while True:
+                self._connection.finish()
+                with self._lock:
+                    if not self._waiting:
+                        self._has_thread = False
+                        return
+                    self._connection.begin(self._waiting.popleft())
 
 
 def _framed(message: object) -> bytes:

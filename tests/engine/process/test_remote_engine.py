@@ -207,6 +207,23 @@ def test_requests_fail_and_the_engine_has_stopped_where_its_process_dies(engine:
     engine.close()
 
 
+def test_requests_to_a_process_that_stalls_hold_up_nothing(engine: RemoteEngine) -> None:
+    """The event loop submits them: it would answer no probe and no signal. They run once the process goes on."""
+    (replica,) = engine.replicas
+    inbox = Inbox(engine)
+    replica.process.send_signal(signal.SIGSTOP)
+    names = [str(number) for number in range(200)]
+    for name in names:
+        inbox.submit(name, [5] * 2000, SamplingParams(max_tokens=1))
+    replica.process.send_signal(signal.SIGCONT)
+    ends = set()
+    while ends != set(names):
+        name, update = inbox.updates.get(timeout=PATIENCE_S)
+        if update.ends_request or update.ends_output:
+            assert isinstance(update, Finished) or isinstance(update.error, QueueFullError)  # type: ignore[union-attr]
+            ends.add(name)
+
+
 def test_a_process_that_stalls_is_killed_when_it_is_closed(
     engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
