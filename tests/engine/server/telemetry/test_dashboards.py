@@ -247,6 +247,7 @@ TROUBLE: list[tuple[str, str, Callable[[int], float]]] = [
     ("draftline_replica_up", '{model="m",replica="1"}', lambda minute: 0),
     ("draftline_queued_requests", '{model="m"}', lambda minute: 50),
     ("draftline_running_sequences", '{model="m"}', lambda minute: 8),
+    ("draftline_steps_total", '{model="m"}', lambda minute: 70),
     ("draftline_constraints_compiling", '{model="m"}', lambda minute: 9),
     ("draftline_preemptions_total", '{model="m"}', lambda minute: 600 * minute),
     ("draftline_authentication_failures_total", '{model="m",code="UNAUTHENTICATED"}', lambda minute: 600 * minute),
