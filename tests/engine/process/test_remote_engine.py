@@ -180,7 +180,7 @@ def test_a_fault_in_reading_messages_ends_all_requests(engine: RemoteEngine) -> 
         raise KeyError("a bug")
 
     inbox = Inbox(engine)
-    engine.journal.follow(broken)
+    engine.journal.follow(broken).take()  # the next change wakes it
     inbox.submit("a", tuple(range(5, 60)), ENDLESS)  # some blocks for the journal
     assert "KeyError('a bug')" in str(engine.stopped.result(PATIENCE_S))
     with pytest.raises(EngineStoppedError):
