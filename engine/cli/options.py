@@ -64,12 +64,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter)
     if any(model in CONFIGURATIONS for model in models.values()):
         meaning = "YAML file of the engine's and the server's options by name; flags override it, and --no-NAME turns a switch off"
-        parameters.append(_parameter("config", Path, typer.Option(help=meaning, metavar="FILE")))
+        parameters.append(_parameter("config", list[Path], typer.Option(help=meaning, metavar="FILE")))
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
         with reported_errors():
-            path: Path | None = given.pop("config", None)
+            path = _only_file(given.pop("config", None) or [])
             from_file = {} if path is None else read_config_file(path, CONFIGURATIONS, given)
             for name, model in models.items():
                 flags = dict(_given(model, given))
@@ -80,6 +80,13 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {}  # typer would read the function's, which the signature no longer has
     return run
+
+
+def _only_file(paths: list[Path]) -> Path | None:
+    """The configuration file; None without one. A second file would replace the first one as a whole."""
+    if len(paths) > 1:
+        raise UsageError("--config: is given more than once (" + ", ".join(map(str, paths)) + "); give one file")
+    return paths[0] if paths else None
 
 
 def _model(annotation: object) -> type[Options] | None:

@@ -375,6 +375,12 @@ def test_a_missing_configuration_file_is_one_line() -> None:
     assert failed(run("info", "--config", "/no/such.yaml"), 2) == "/no/such.yaml: No such file or directory"
 
 
+def test_a_second_configuration_file_is_refused() -> None:
+    """It replaced the first one as a whole."""
+    problem = "--config: is given more than once (a.yaml, b.yaml); give one file"
+    assert failed(run("serve", "--config", "a.yaml", "--config", "b.yaml"), 2) == problem
+
+
 @pytest.fixture
 def process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start the command with fake models as a process; it is killed after the test."""
