@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from draftline.engine.options import Options
 from draftline.engine.vllm_names import SERVER_ALIASES, SERVER_FOREIGN
 
-_HOST_NAME = re.compile(r"[^\s/:*]+")
+_HOST_NAME = re.compile(r"[^\s/:*[\]]+")
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 """By scheme. Browsers leave them out of an origin."""
@@ -154,6 +154,19 @@ class ServerConfig(Options):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="minimum level of the messages that are logged to standard error"
     )
+
+    @field_validator("host", "metrics_host")
+    @classmethod
+    def _can_be_listened_on(cls, host: str) -> str:
+        if host.startswith(("unix:", "unix-abstract:", "/")):  # the first two as gRPC writes them
+            raise ValueError(f"{host!r} is a Unix socket; the server listens on TCP ports only, so give an address")
+        if not _HOST_NAME.fullmatch(host):
+            try:
+                ipaddress.ip_address(host)
+            except ValueError:
+                instead = "leave out scheme, brackets and port"
+                raise ValueError(f"{host!r} is neither an IP address nor the name of a host: {instead}") from None
+        return host
 
     @field_validator("otlp_endpoint")
     @classmethod

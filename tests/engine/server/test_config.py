@@ -70,6 +70,26 @@ def test_a_host_that_no_request_names_is_refused(host: str) -> None:
     assert f"{host!r} is no name of a host" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["host", "metrics_host"])
+@pytest.mark.parametrize("host", ["http://gpu.example", "gpu.example:8000", "[::1]", "[::1]:8000", "a b", "*", ":::1"])
+def test_a_server_listens_on_an_address_or_the_name_of_a_host(name: str, host: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ServerConfig.model_validate({name: host})
+    assert [error["loc"] for error in caught.value.errors()] == [(name,)]
+    assert f"{host!r} is neither an IP address nor the name of a host" in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["unix:/run/a.sock", "unix:///run/a.sock", "unix-abstract:a", "/run/a.sock"])
+def test_a_server_listens_on_no_unix_socket(host: str) -> None:
+    with pytest.raises(ValidationError, match=f"'{host}' is a Unix socket; the server listens on TCP ports only"):
+        ServerConfig(host=host)
+
+
+@pytest.mark.parametrize("host", ["localhost", "gpu_7", "gpu.example", "::", "::1", "fe80::1%eth0", "10.0.0.1"])
+def test_addresses_and_names_of_hosts_can_be_listened_on(host: str) -> None:
+    assert ServerConfig(host=host, insecure=True).host == host
+
+
 @pytest.mark.parametrize(
     ("name", "value", "port"),
     [
