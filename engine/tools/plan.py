@@ -76,6 +76,27 @@ class ChatPlan:
         return field
 
 
+def check_chat(chat: Chat, info: EngineInfo) -> None:
+    """Check a chat's options against its tools and the model.
+
+    Args:
+        chat: the chat.
+        info: of the engine.
+
+    Raises:
+        InvalidRequestError: the choice needs tools that the chat has not, or the model does not reason.
+    """
+    choice = chat.tool_choice
+    known = {tool.name for tool in chat.tools}
+    for name in choice.names:
+        if name not in known:
+            raise InvalidRequestError(FieldViolation("chat.tool_choice", f"there is no tool {name!r}"))
+    if choice.mode == "required" and not chat.tools:
+        raise InvalidRequestError(FieldViolation("chat.tool_choice", "is required, but there are no tools"))
+    if chat.max_reasoning_tokens is not None and info.reasoning is None:
+        raise InvalidRequestError(FieldViolation("chat.max_reasoning_tokens", f"{info.model} does not reason"))
+
+
 def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[], str]) -> ChatPlan:
     """Plan a request.
 
@@ -90,6 +111,7 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
     chat, constraint = request.prompt, request.constraint
     if not isinstance(chat, Chat):
         return ChatPlan(constraint, None)
+    check_chat(chat, info)
     reasoning, is_open = _reasoning(chat, constraint, info, prompt_end)
     tools = _callable(chat)
     if not chat.tools or (constraint is not None and not tools):
@@ -134,12 +156,6 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
 def _callable(chat: Chat) -> tuple[Tool, ...]:
     """The tools that an output may call."""
     choice = chat.tool_choice
-    known = {tool.name for tool in chat.tools}
-    for name in choice.names:
-        if name not in known:
-            raise InvalidRequestError(FieldViolation("chat.tool_choice", f"there is no tool {name!r}"))
-    if choice.mode == "required" and not chat.tools:
-        raise InvalidRequestError(FieldViolation("chat.tool_choice", "is required, but there are no tools"))
     if choice.mode == "none":
         return ()
     return tuple(tool for tool in chat.tools if not choice.names or tool.name in choice.names)
@@ -150,12 +166,9 @@ def _reasoning(
 ) -> tuple[tuple[str, str] | None, bool]:
     """The marks of the reasoning, if the outputs may have any, and whether the prompt has opened it."""
     marks = info.reasoning
-    if chat.max_reasoning_tokens is not None:
-        if marks is None:
-            raise InvalidRequestError(FieldViolation("chat.max_reasoning_tokens", f"{info.model} does not reason"))
-        if constraint is not None and constraint.reasoning is not None:
-            problem = "set one of it and constraint.reasoning"
-            raise InvalidRequestError(FieldViolation("chat.max_reasoning_tokens", problem))
+    if chat.max_reasoning_tokens is not None and constraint is not None and constraint.reasoning is not None:
+        problem = "set one of it and constraint.reasoning"
+        raise InvalidRequestError(FieldViolation("chat.max_reasoning_tokens", problem))
     if marks is None or chat.rendering.continue_final_message or not chat.rendering.add_generation_prompt:
         return None, False
     if constraint is not None and (constraint.reasoning is not None or constraint.structural_tag is not None):

@@ -21,6 +21,7 @@ from draftline.engine.server.limits import MAX_DETOKENIZED, utf8_size
 from draftline.engine.server.state import ServerState
 from draftline.engine.server.tokenizer_pool import LONG
 from draftline.engine.streaming.mailbox import Mailbox
+from draftline.engine.tools.plan import check_chat
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceServicer
 
@@ -87,6 +88,7 @@ class InferenceService(InferenceServiceServicer):
                 prompt = request.text
             case "chat":
                 prompt = convert.chat(request.chat)
+                check_chat(prompt, engine.info)
             case _:
                 raise InvalidRequestError(FieldViolation("prompt", "is missing: set text or chat"))
         ids = await self.state.tokenizers.token_ids(prompt, self._caller(context))

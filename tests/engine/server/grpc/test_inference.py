@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -311,6 +312,30 @@ async def test_an_invalid_text_or_chat_is_not_tokenized(
     with pytest.raises(grpc.RpcError) as caught:
         await stub.Tokenize(request_)
     assert list(violations(status_of(caught.value))) == [field]
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "problem"),
+    [
+        ({"tool_choice": {"mode": "MODE_REQUIRED"}}, "tool_choice", "is required, but there are no tools"),
+        ({"tool_choice": {"names": ["f"]}}, "tool_choice", "there is no tool 'f'"),
+        ({"max_reasoning_tokens": 8}, "max_reasoning_tokens", "does not reason"),
+    ],
+)
+async def test_a_chat_that_cannot_generate_is_not_tokenized(
+    options: dict[str, Any], field: str, problem: str, stub: AsyncStub
+) -> None:
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="a")], **options)
+    problems = []
+    for call in (
+        stub.Tokenize(pb.TokenizeRequest(chat=chat)),
+        anext(aiter(stub.Generate(pb.GenerateRequest(chat=chat)))),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            await call
+        problems.append(violations(status_of(caught.value)))
+    assert problems[0] == problems[1]
+    assert problem in problems[0][f"chat.{field}"]
 
 
 async def test_long_texts_are_tokenized_in_another_process(stub: AsyncStub, monkeypatch: pytest.MonkeyPatch) -> None:
