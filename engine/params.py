@@ -335,8 +335,8 @@ class ChatOptions(RequestOptions, total=False):
     tool_choice: ToolChoice | str | Mapping[str, Any] | None
     """"auto" (the default), "none", "required", or OpenAI's mapping that names a function."""
 
-    parallel_tool_calls: bool
-    """Whether an output may make several calls; true by default."""
+    parallel_tool_calls: bool | None
+    """Whether an output may make several calls, of chats with tools; true by default."""
 
     max_reasoning_tokens: int | None
     """The reasoning of a reasoning model ends within this many tokens, its marks included."""

@@ -48,7 +48,7 @@ class Chat:
         details: what some messages have besides, by index.
         tools: the functions that the model may call.
         tool_choice: whether it calls them, and which.
-        parallel_tool_calls: whether an output may make several calls.
+        parallel_tool_calls: whether an output may make several calls; None, the default, allows them.
         max_reasoning_tokens: the reasoning ends within this many tokens, its marks included; None without a limit.
     """
 
@@ -57,7 +57,7 @@ class Chat:
     details: Mapping[int, MessageDetails]
     tools: tuple[Tool, ...]
     tool_choice: ToolChoice
-    parallel_tool_calls: bool
+    parallel_tool_calls: bool | None
     max_reasoning_tokens: int | None
 
     def __init__(
@@ -67,7 +67,7 @@ class Chat:
         *,
         tools: Iterable[Tool | Mapping[str, Any]] | None = None,
         tool_choice: ToolChoice | str | Mapping[str, Any] | None = None,
-        parallel_tool_calls: bool = True,
+        parallel_tool_calls: bool | None = None,
         max_reasoning_tokens: int | None = None,
     ) -> None:
         """Make a chat of messages: ``{"role": ..., "content": ...}``, or (role, content) pairs.
@@ -78,7 +78,7 @@ class Chat:
             tools: the functions that the model may call: `Tool`, or mappings in OpenAI's form.
             tool_choice: "auto", "none", "required", OpenAI's mapping of a function or of allowed tools, or a
                 `ToolChoice`.
-            parallel_tool_calls: whether an output may make several calls.
+            parallel_tool_calls: whether an output may make several calls; None allows them. It needs tools.
             max_reasoning_tokens: the reasoning ends within this many tokens, its marks included.
 
         Raises:

@@ -75,6 +75,7 @@ def chat_message(chat: Chat) -> pb.Chat:
         tools=[
             pb.Tool(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in chat.tools
         ],
+        parallel_tool_calls=False if chat.tool_choice.single else chat.parallel_tool_calls,
         max_reasoning_tokens=chat.max_reasoning_tokens,
         add_generation_prompt=None if chat.rendering.add_generation_prompt else False,
         continue_final_message=chat.rendering.continue_final_message,
@@ -91,8 +92,6 @@ def chat_message(chat: Chat) -> pb.Chat:
     if chat.tool_choice != ToolChoice():
         message.tool_choice.mode = _MODES[chat.tool_choice.mode]
         message.tool_choice.names.extend(chat.tool_choice.names)
-    if not chat.parallel_tool_calls or chat.tool_choice.single:
-        message.parallel_tool_calls = False
     if chat.rendering.variables:
         try:
             message.chat_template_kwargs = json.dumps(dict(chat.rendering.variables))

@@ -84,7 +84,7 @@ def check_chat(chat: Chat, info: EngineInfo) -> None:
         info: of the engine.
 
     Raises:
-        InvalidRequestError: the choice needs tools that the chat has not, or the model does not reason.
+        InvalidRequestError: an option needs tools that the chat has not, or the model does not reason.
     """
     choice = chat.tool_choice
     known = {tool.name for tool in chat.tools}
@@ -93,6 +93,8 @@ def check_chat(chat: Chat, info: EngineInfo) -> None:
             raise InvalidRequestError(FieldViolation("chat.tool_choice", f"there is no tool {name!r}"))
     if choice.mode == "required" and not chat.tools:
         raise InvalidRequestError(FieldViolation("chat.tool_choice", "is required, but there are no tools"))
+    if chat.parallel_tool_calls is not None and not chat.tools:
+        raise InvalidRequestError(FieldViolation("chat.parallel_tool_calls", "is set, but there are no tools"))
     if chat.max_reasoning_tokens is not None and info.reasoning is None:
         raise InvalidRequestError(FieldViolation("chat.max_reasoning_tokens", f"{info.model} does not reason"))
 
@@ -220,7 +222,7 @@ class _Writer:
         self._format = tool_format
         self._tools = tools
         self._required = chat.tool_choice.mode == "required"
-        self._parallel = chat.parallel_tool_calls and not chat.tool_choice.single
+        self._parallel = chat.parallel_tool_calls is not False and not chat.tool_choice.single
         self._answer = _answer(constraint)
         self._index = {tool.name: index for index, tool in enumerate(chat.tools)}
         self._tags = [self._tag(tool) for tool in tools]

@@ -227,7 +227,7 @@ def check_output(output: CompletionOutput, case: ToolCase, streamed: list[tuple[
     assert len({call.id for call in finished.tool_calls}) == len(finished.tool_calls)
     if choice.mode == "none":
         assert not streamed
-    if not case.chat.parallel_tool_calls or choice.single:
+    if case.chat.parallel_tool_calls is False or choice.single:
         assert len(streamed) <= 1
     if choice.mode == "required":
         assert not output.text

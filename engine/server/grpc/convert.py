@@ -136,7 +136,7 @@ def chat(message: pb.Chat) -> Chat:
         rendering,
         tools=[Tool(tool.name, tool.description, tool.parameters) for tool in message.tools],
         tool_choice=ToolChoice(_MODES[mode], tuple(message.tool_choice.names)),
-        parallel_tool_calls=message.parallel_tool_calls if message.HasField("parallel_tool_calls") else True,
+        parallel_tool_calls=message.parallel_tool_calls if message.HasField("parallel_tool_calls") else None,
         max_reasoning_tokens=message.max_reasoning_tokens if message.HasField("max_reasoning_tokens") else None,
     )
 

@@ -18,6 +18,7 @@ from draftline.engine.validation import quoted
 
 PATHS = (
     ("chat.tool_choice", "tool_choice"),
+    ("chat.parallel_tool_calls", "parallel_tool_calls"),
     ("chat.max_reasoning_tokens", "max_reasoning_tokens"),
 )
 """The engine's paths, and those of bodies."""

@@ -292,7 +292,7 @@ class Chat(_message.Message):
     ADD_GENERATION_PROMPT_FIELD_NUMBER: _builtins.int
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
     parallel_tool_calls: _builtins.bool
-    """Whether an output may make several calls. Default true."""
+    """Whether an output may make several calls. Default true. Only with tools."""
     max_reasoning_tokens: _builtins.int
     """A reasoning model's reasoning ends within this many tokens, its marks included: the end mark is forced."""
     chat_template_kwargs: _builtins.str

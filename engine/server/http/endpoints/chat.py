@@ -87,7 +87,7 @@ def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted
         "messages",
         tools=tools,
         tool_choice=choice_of(body.tool_choice, tools),
-        parallel_tool_calls=body.parallel_tool_calls is not False,
+        parallel_tool_calls=body.parallel_tool_calls,
         max_reasoning_tokens=body.max_reasoning_tokens,
     )
     request = GenerateRequest(prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)

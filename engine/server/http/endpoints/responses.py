@@ -140,7 +140,7 @@ def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wa
             places,
             tools=tools,
             tool_choice=choice_of(body.tool_choice, tools),
-            parallel_tool_calls=body.parallel_tool_calls is not False,
+            parallel_tool_calls=body.parallel_tool_calls if tools else None,  # OpenAI takes it without tools, too
             max_reasoning_tokens=body.max_reasoning_tokens,
         ),
         sampling,

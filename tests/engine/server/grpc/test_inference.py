@@ -319,6 +319,8 @@ async def test_an_invalid_text_or_chat_is_not_tokenized(
     [
         ({"tool_choice": {"mode": "MODE_REQUIRED"}}, "tool_choice", "is required, but there are no tools"),
         ({"tool_choice": {"names": ["f"]}}, "tool_choice", "there is no tool 'f'"),
+        ({"parallel_tool_calls": True}, "parallel_tool_calls", "is set, but there are no tools"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls", "is set, but there are no tools"),
         ({"max_reasoning_tokens": 8}, "max_reasoning_tokens", "does not reason"),
     ],
 )

@@ -133,6 +133,8 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/chat/completions", {"tools": [{"type": "function"}]}, "tools[0].function", "required"),
     ("/v1/chat/completions", {"tools": [{"type": "custom", "custom": {}}]}, "tools[0].type", "not 'custom'"),
     ("/v1/chat/completions", {"tool_choice": "required"}, "tool_choice", "there are no tools"),
+    ("/v1/chat/completions", {"parallel_tool_calls": True}, "parallel_tool_calls", "there are no tools"),
+    ("/v1/chat/completions", {"parallel_tool_calls": False}, "parallel_tool_calls", "there are no tools"),
     ("/v1/chat/completions", {"continue_final_message": True}, "messages", "must end with"),
     ("/v1/chat/completions", {"echo": True}, "echo", "only /v1/completions"),
     ("/v1/responses", {"previous_response_id": "resp_1"}, "previous_response_id", "stores nothing"),

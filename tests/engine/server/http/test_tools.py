@@ -122,6 +122,12 @@ def test_text_without_a_call_is_text(client: openai.OpenAI) -> None:
     assert with_tools.finish_reason in ("stop", "length")
 
 
+def test_a_response_without_tools_may_say_how_many_calls_it_allows(client: openai.OpenAI) -> None:
+    """As at OpenAI, which refuses it in chats alone."""
+    answer = client.responses.create(model="bytes", input="Hi!", max_output_tokens=2, parallel_tool_calls=False)
+    assert answer.parallel_tool_calls is False
+
+
 @pytest.mark.parametrize(
     ("options", "param", "problem"),
     [
