@@ -1,24 +1,27 @@
 """``InFlightRequest``: the life of one request of one call, the same in every face.
 
 A request is admitted, submitted, followed by its updates, and closed. Closing it cancels it in the engine if it still
-runs, reports how it ended, and makes room for the next request.
+runs, reports how it ended, and makes room for the next request. It can be ended at any time, also while its constraint
+compiles or its prompt is tokenized: then the engine never gets it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, Self
 
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import DraftlineError
-from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.outputs import Delta, Failed, Finished, FinishReason, SpeculationStats, Timing, Update, Usage
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.access import Caller
 from draftline.engine.server.codes import OK
 from draftline.engine.server.state import ServerState
-from draftline.engine.server.submission import submit
+from draftline.engine.server.submission import prepared
 from draftline.engine.server.telemetry.reports import Origin, ReportBuilder
 from draftline.engine.streaming.mailbox import Mailbox
 
@@ -102,6 +105,8 @@ class InFlightRequest:
         self._report = ReportBuilder(state.observers, call.origin, request_id, client_id)
         self._engine: EngineClient | None = None
         self._outputs_left = 0
+        self._preparation: asyncio.Timeout | None = None
+        self._early_end: FinishReason | Exception | None = None  # before the engine has the request
         self._closed = False
 
     def admit(self) -> EngineClient:
@@ -112,10 +117,11 @@ class InFlightRequest:
             QueueFullError: the request would exceed a limit of the caller's token.
         """
         self._engine = self._state.admit(self._call.caller)
+        self._state.requests[self._request_id] = self
         return self._engine
 
     async def submit(self, request: GenerateRequest) -> None:
-        """Submit the admitted request to the engine.
+        """Submit the admitted request to the engine, unless it is ended before.
 
         Raises:
             DraftlineError: the engine refuses the request; see `EngineClient.submit`.
@@ -125,11 +131,56 @@ class InFlightRequest:
         # Before submitting: the first update may come before submit() returns.
         self._outputs_left = request.sampling.n
         request = self._call.caller.within_limits(request, self._call.origin.peer)
-        submitted = await submit(self._engine, self._state.tokenizers, self._request_id, request, self._mailbox.sink)
+        started = time.monotonic()
+        request = await self._prepared(request, self._engine)
+        if self._early_end is not None:
+            end, waited_s = self._early_end, time.monotonic() - started
+            updates = [Failed(end)] if isinstance(end, Exception) else _ends(request, end, self._engine, waited_s)
+            self._mailbox.put([(self._request_id, update) for update in updates])
+            return
+        submitted = self._engine.submit(self._request_id, request, self._mailbox.sink)
         # Without a pause since the engine's own submit(), so that no update is taken before.
         self._mailbox.read_with(self._request_id, submitted.reader)
-        self._state.mailboxes[self._request_id] = self._mailbox
         self._report.submitted = True
+
+    def cancel(self) -> bool:
+        """End the admitted request: its outputs finish with CANCELLED.
+
+        Returns:
+            Whether it was running, or about to.
+        """
+        if self._report.submitted:
+            assert self._engine is not None, "submit() needs it"
+            return self._engine.cancel(self._request_id)
+        self._end_early(FinishReason.CANCELLED)
+        return True
+
+    def fail(self, error: Exception) -> None:
+        """End the admitted request with an error, which its updates bring."""
+        if self._report.submitted:
+            self._mailbox.put([(self._request_id, Failed(error))])
+        else:
+            self._end_early(error)
+
+    async def _prepared(self, request: GenerateRequest, engine: EngineClient) -> GenerateRequest:
+        """The request as the engine takes it at once, or as it is if it is ended before."""
+        if self._early_end is not None:
+            return request
+        try:
+            async with asyncio.timeout(None) as self._preparation:  # `_end_early` lets it run out
+                return await prepared(engine, self._state.tokenizers, request)
+        except TimeoutError:
+            if self._early_end is None:
+                raise
+            return request
+        finally:
+            self._preparation = None
+
+    def _end_early(self, end: FinishReason | Exception) -> None:
+        if self._early_end is None:
+            self._early_end = end
+            if self._preparation is not None:
+                self._preparation.reschedule(self._state.hub.loop.time())
 
     def note(self, update: Update) -> bool:
         """Record an update of the request. True if it is the last one."""
@@ -156,7 +207,7 @@ class InFlightRequest:
         if self._closed:
             return
         self._closed = True
-        self._state.mailboxes.pop(self._request_id, None)
+        self._state.requests.pop(self._request_id, None)
         if self._engine is not None:
             if self._outputs_left or error is not None:  # a fault of the reading ends nothing in the engine
                 self._engine.cancel(self._request_id)
@@ -171,3 +222,23 @@ class InFlightRequest:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close the request."""
         self.close(error)
+
+
+def _ends(
+    request: GenerateRequest, reason: FinishReason, engine: EngineClient, waited_s: float
+) -> Sequence[Failed | Finished]:
+    """The ends of the outputs of a request that ended before the engine had it, ``waited_s`` after its submission."""
+    return [
+        Finished(
+            index=index,
+            finish_reason=reason,
+            matched_stop="",
+            usage=Usage(0, 0, 0),
+            speculation=SpeculationStats(),
+            timing=Timing(queued_s=waited_s, prefill_s=0.0, first_token_s=waited_s, total_s=waited_s),
+            constraint_complete=None,
+            seed=request.sampling.seed or 0,
+            system_fingerprint=engine.info.system_fingerprint,
+        )
+        for index in range(request.sampling.n)
+    ]

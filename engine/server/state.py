@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import count
-from typing import Literal
+from typing import Literal, Protocol
 
 from draftline.engine.errors import EngineStoppedError
-from draftline.engine.outputs import Failed
 from draftline.engine.protocol import EngineClient
 from draftline.engine.server.access import Access, Caller
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.telemetry.reports import Observer
 from draftline.engine.server.tokenizer_pool import TokenizerPool
-from draftline.engine.streaming.mailbox import Hub, Mailbox
+from draftline.engine.streaming.mailbox import Hub
 
 ServerStatus = Literal["loading", "ready", "draining", "stopped"]
 """For health probes: the model is loading, requests are admitted, the server shuts down, or the engine has ended by
@@ -22,6 +21,18 @@ itself."""
 
 CUT_OFF = "the server shut down before it had finished the request"
 """The error of a request that takes longer than a drain."""
+
+
+class InFlight(Protocol):
+    """A request in flight; see `draftline.engine.server.in_flight`."""
+
+    def cancel(self) -> bool:
+        """End it: its outputs finish with CANCELLED. Returns whether it was running, or about to."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """End it with an error."""
+        ...
 
 
 class ServerState:
@@ -35,7 +46,7 @@ class ServerState:
         hub: delivers the engine's updates to the mailboxes of the event loop.
         observers: receive a report of every request that has ended.
         sessions: how many Session streams are open.
-        mailboxes: those of the requests that the engine has, by request id.
+        requests: those in flight, by request id.
     """
 
     def __init__(self, config: ServerConfig, access: Access, hub: Hub, observers: Sequence[Observer]) -> None:
@@ -45,7 +56,7 @@ class ServerState:
         self.hub = hub
         self.observers = observers
         self.sessions = 0
-        self.mailboxes: dict[str, Mailbox] = {}
+        self.requests: dict[str, InFlight] = {}
         self._ids = count()
         self._engine: EngineClient | None = None
         self._tokenizers: TokenizerPool | None = None
@@ -114,9 +125,17 @@ class ServerState:
 
     def cut_off(self) -> None:
         """End the requests in flight with an error, which their clients receive if they read."""
-        error = EngineStoppedError(CUT_OFF)
-        for request_id, mailbox in self.mailboxes.items():
-            mailbox.put([(request_id, Failed(error))])
+        for request in self.requests.values():
+            request.fail(EngineStoppedError(CUT_OFF))
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request: it finishes with CANCELLED.
+
+        Returns:
+            Whether it was in flight.
+        """
+        request = self.requests.get(request_id)
+        return request is not None and request.cancel()
 
     def admit(self, caller: Caller) -> EngineClient:
         """Admit one request of ``caller``, which `release` must end.

@@ -125,7 +125,7 @@ class GatewayService(VllmEngineServicer):  # type: ignore[misc]  # generated wit
             raise InvalidRequestError(FieldViolation("request_ids", problem))
         for gateway_id in request.request_ids:
             for request_id in self._request_ids.get(gateway_id, ()):
-                self._state.engine.cancel(request_id)
+                self._state.cancel(request_id)
         return vllm.AbortResponse()
 
     @override

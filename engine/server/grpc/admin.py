@@ -49,9 +49,9 @@ class AdminService(AdminServiceServicer):
         if len(request.request_ids) > MAX_IDS:
             problem = f"has {len(request.request_ids)} entries; at most {MAX_IDS} fit"
             raise InvalidRequestError(FieldViolation("request_ids", problem))
-        engine = self._state.engine
+        cancel = self._state.cancel
         return pb.AbortResponse(
-            results=[pb.AbortResult(request_id=name, was_running=engine.cancel(name)) for name in request.request_ids]
+            results=[pb.AbortResult(request_id=name, was_running=cancel(name)) for name in request.request_ids]
         )
 
     @override

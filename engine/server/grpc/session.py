@@ -38,12 +38,10 @@ class _Entry:
     Attributes:
         client_id: the id that the client chose.
         request: the request.
-        cancelled: whether the client has cancelled it.
     """
 
     client_id: str
     request: InFlightRequest
-    cancelled: bool = False
 
 
 class Session:
@@ -114,9 +112,7 @@ class Session:
                 return self._admit(client_id, message.submit)
             case "cancel":
                 if client_id in self._request_id_of:
-                    request_id = self._request_id_of[client_id]
-                    self._entries[request_id].cancelled = True
-                    self._state.engine.cancel(request_id)
+                    self._entries[self._request_id_of[client_id]].request.cancel()
                 return None
             case _:
                 raise InvalidRequestError(FieldViolation("action", "is missing: set submit or cancel"))
@@ -146,9 +142,6 @@ class Session:
             entry.request.close(error)
             await self._refuse(entry.client_id, error)
             self._close_if_over()
-        else:
-            if entry.cancelled:  # before the engine knew the request
-                self._state.engine.cancel(request_id)
         finally:
             self._submitting.release()
 

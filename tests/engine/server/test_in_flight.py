@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from patience import until
 
 from draftline.engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError, StepFailedError
-from draftline.engine.outputs import Delta
-from draftline.engine.params import SamplingParams
+from draftline.engine.outputs import Delta, Finished
+from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.server.access import Caller, OpenAccess
 from draftline.engine.server.codes import CANCELLED, code_name
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.in_flight import InFlightRequest
-from draftline.engine.server.state import ServerState
+from draftline.engine.server.state import CUT_OFF, ServerState
 from draftline.engine.server.telemetry.reports import Origin, RequestReport
 from draftline.engine.streaming.mailbox import Hub, Mailbox
 
@@ -95,6 +98,61 @@ async def test_a_cancelled_task_cancels_its_request(face: Face, engine: FakeEngi
     assert face.codes() == ["CANCELLED"]
     await face.state.wait_idle()
     engine.release()
+
+
+class Endless:
+    """A compiler that never answers."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, constraint: object, caller: str) -> Future[Any]:
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+def compiling(face: Face, engine: FakeEngine) -> tuple[Endless, asyncio.Task[list[str]]]:
+    """A request for two outputs whose constraint compiles, and how these finish."""
+    endless: Any = Endless()
+    engine.enforce(endless)
+
+    async def run() -> list[str]:
+        with face.request() as request:
+            request.admit()
+            await request.submit(GenerateRequest("a", SamplingParams(n=2), Constraint(regex="a")))
+            return [update.finish_reason.name async for update in request.updates() if isinstance(update, Finished)]
+
+    return endless, asyncio.create_task(run())
+
+
+async def test_a_request_can_be_cancelled_while_its_constraint_compiles(face: Face, engine: FakeEngine) -> None:
+    endless, task = compiling(face, engine)
+    await until(lambda: bool(endless.futures))
+    assert face.state.cancel("s0")
+    assert face.state.cancel("s0"), "it has not ended yet"
+    assert await task == ["CANCELLED", "CANCELLED"]
+    assert endless.futures[0].cancelled(), "nothing else waits for the constraint"
+    assert not face.state.cancel("s0")
+    assert face.codes() == ["CANCELLED"]
+
+
+async def test_a_request_that_is_cancelled_at_once_compiles_nothing(face: Face, engine: FakeEngine) -> None:
+    engine.enforce(Endless())  # type: ignore[arg-type]
+    with face.request() as request:
+        request.admit()
+        assert request.cancel()
+        await request.submit(GenerateRequest("a", constraint=Constraint(regex="a")))
+        [update] = [update async for update in request.updates()]
+    assert isinstance(update, Finished)
+
+
+async def test_a_request_is_cut_off_while_its_constraint_compiles(face: Face, engine: FakeEngine) -> None:
+    endless, task = compiling(face, engine)
+    await until(lambda: bool(endless.futures))
+    face.state.cut_off()
+    with pytest.raises(EngineStoppedError, match=CUT_OFF):
+        await task
+    assert [(report.code, report.reason) for report in face.reports] == [("UNAVAILABLE", CUT_OFF)]
 
 
 async def test_a_request_beyond_the_callers_limit_is_refused(face: Face, engine: FakeEngine) -> None:

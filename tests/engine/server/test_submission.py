@@ -12,8 +12,8 @@ from fake_engine import FakeEngine
 
 from draftline.engine.errors import DeadlineExceededError
 from draftline.engine.params import Constraint
-from draftline.engine.protocol import GenerateRequest, Prompt, Sink, Submitted
-from draftline.engine.server.submission import submit
+from draftline.engine.protocol import GenerateRequest, Prompt
+from draftline.engine.server.submission import prepared
 from draftline.engine.server.tokenizer_pool import LONG
 
 
@@ -44,28 +44,19 @@ async def test_a_timeout_ends_the_wait(request_: GenerateRequest, engine: FakeEn
     endless: Any = Endless()
     engine.enforce(endless)
     with pytest.raises(DeadlineExceededError):
-        await submit(engine, endless, "r", request_, lambda pairs: None)
+        await prepared(engine, endless, request_)
     [future] = endless.futures
     assert future.cancelled()
 
 
-async def test_the_engine_gets_the_time_that_is_left(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_engine_gets_the_time_that_is_left(engine: FakeEngine) -> None:
     class Slow:
         async def token_ids(self, prompt: Prompt, caller: str) -> Sequence[int]:
             await asyncio.sleep(0.01)
             return [1]
 
-    got: list[GenerateRequest] = []
-    take = engine.submit
-
-    def submitted(request_id: str, request: GenerateRequest, sink: Sink) -> Submitted:
-        got.append(request)
-        return take(request_id, request, sink)
-
-    monkeypatch.setattr(engine, "submit", submitted)
     slow: Any = Slow()
-    await submit(engine, slow, "r", GenerateRequest("a" * LONG, timeout_s=60.0), lambda pairs: None)
-    await submit(engine, slow, "s", GenerateRequest("a" * LONG), lambda pairs: None)
-    assert got[0].timeout_s is not None
-    assert got[0].timeout_s < 60
-    assert got[1].timeout_s is None
+    hurried = await prepared(engine, slow, GenerateRequest("a" * LONG, timeout_s=60.0))
+    assert hurried.timeout_s is not None
+    assert hurried.timeout_s < 60
+    assert (await prepared(engine, slow, GenerateRequest("a" * LONG))).timeout_s is None
