@@ -44,9 +44,9 @@ class Call(Protocol):
         ...
 
 
-def report_refusal(state: ServerState, call: Call, error: DraftlineError) -> None:
-    """Report a call that ``error`` refuses before it brings a request."""
-    report = ReportBuilder(state.observers, call.origin, state.next_id(), client_id="")
+def report_refusal(state: ServerState, call: Call, error: DraftlineError, client_id: str = "") -> None:
+    """Report a call, or a message of it that the client names ``client_id``, which ``error`` refuses as no request."""
+    report = ReportBuilder(state.observers, call.origin, state.next_id(), client_id)
     report.finish(call.outcome(error), str(error))
 
 

@@ -21,7 +21,7 @@ from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import to_status
 from draftline.engine.server.grpc.handlers import Context, GrpcCall
 from draftline.engine.server.grpc.stream_writer import StreamWriter
-from draftline.engine.server.in_flight import InFlightRequest
+from draftline.engine.server.in_flight import InFlightRequest, report_refusal
 from draftline.engine.server.limits import MAX_REQUEST_ID
 from draftline.engine.server.state import ServerState
 from draftline.engine.streaming.mailbox import Mailbox
@@ -102,20 +102,15 @@ class Session:
             What is to be submitted, under which id of the server's.
         """
         client_id = message.request_id
-        if not client_id:
-            raise InvalidRequestError(FieldViolation("request_id", "is empty"))
-        if len(client_id) > MAX_REQUEST_ID:
-            problem = f"has {len(client_id)} characters; at most {MAX_REQUEST_ID} fit"
-            raise InvalidRequestError(FieldViolation("request_id", problem))
-        match message.WhichOneof("action"):
-            case "submit":
-                return self._admit(client_id, message.submit)
-            case "cancel":
-                if client_id in self._request_id_of:
-                    self._entries[self._request_id_of[client_id]].request.cancel()
-                return None
-            case _:
-                raise InvalidRequestError(FieldViolation("action", "is missing: set submit or cancel"))
+        if wrong := list(_violations(message)):
+            error = InvalidRequestError(*wrong)
+            report_refusal(self._state, self._call, error, client_id[:MAX_REQUEST_ID])
+            raise error
+        if message.HasField("submit"):
+            return self._admit(client_id, message.submit)
+        if client_id in self._request_id_of:
+            self._entries[self._request_id_of[client_id]].request.cancel()
+        return None
 
     def _admit(self, client_id: str, message: pb.GenerateRequest) -> tuple[str, GenerateRequest]:
         request_id = next(self._request_ids)
@@ -173,6 +168,16 @@ class Session:
     def _close_if_over(self) -> None:
         if self._client_has_closed and not self._entries:
             self._mailbox.close()
+
+
+def _violations(message: pb.SessionRequest) -> Iterator[FieldViolation]:
+    """What is wrong with a message itself."""
+    if not message.request_id:
+        yield FieldViolation("request_id", "is empty")
+    if len(message.request_id) > MAX_REQUEST_ID:
+        yield FieldViolation("request_id", f"has {len(message.request_id)} characters; at most {MAX_REQUEST_ID} fit")
+    if message.WhichOneof("action") is None:
+        yield FieldViolation("action", "is missing: set submit or cancel")
 
 
 def _messages(client_id: str, update: Update) -> Iterator[pb.SessionResponse]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 
@@ -306,14 +307,15 @@ async def test_a_duplicate_id_is_refused_and_the_first_goes_on(stub: AsyncStub, 
     ("message", "field"),
     [
         pytest.param(pb.SessionRequest(submit=text_request("a")), "request_id", id="no id"),
-        pytest.param(pb.SessionRequest(request_id="i" * (MAX_REQUEST_ID + 1)), "request_id", id="long id"),
+        pytest.param(pb.SessionRequest(request_id="i" * (MAX_REQUEST_ID + 1), cancel={}), "request_id", id="long id"),
         pytest.param(pb.SessionRequest(request_id="a"), "action", id="no action"),
         pytest.param(pb.SessionRequest(request_id="a", submit=pb.GenerateRequest()), "prompt", id="no prompt"),
     ],
 )
-async def test_a_bad_message_is_answered_under_its_id_and_the_stream_goes_on(
-    message: pb.SessionRequest, field: str, stub: AsyncStub
+async def test_a_bad_message_is_answered_under_its_id_and_logged_and_the_stream_goes_on(
+    message: pb.SessionRequest, field: str, stub: AsyncStub, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "draftline.requests")
     client = SessionClient(stub)
     await client.call.write(message)
     status = await client.error(message.request_id)
@@ -321,6 +323,10 @@ async def test_a_bad_message_is_answered_under_its_id_and_the_stream_goes_on(
     assert list(violations(status)) == [field]
     await client.submit("good", text_request("g"))
     assert texts(await client.outcomes()) == {"good": "gggg"}
+    [refused] = [record.fields for record in caplog.records if record.getMessage() == "refused"]  # type: ignore[attr-defined]
+    assert (refused["call"], refused["code"]) == ("Session", "INVALID_ARGUMENT")
+    assert refused.get("client_id", "") == message.request_id[:MAX_REQUEST_ID]
+    assert refused["reason"].startswith(f"{field}: ")
 
 
 async def test_a_faulty_step_fails_its_request_alone(stub: AsyncStub) -> None:
