@@ -131,6 +131,20 @@ def choice_violations(choices: Sequence[str], field: str) -> Iterator[FieldViola
         yield FieldViolation(field, f"have more than {MAX_CONSTRAINT} characters together")
 
 
+def sampling_violations(list_of: Callable[[str], Sized], info: EngineInfo, path: str) -> Iterator[FieldViolation]:
+    """The violations of the lists among a request's sampling parameters: too many entries.
+
+    Args:
+        list_of: gives a list by its name.
+        info: the engine's.
+        path: comes before a name in a violation's field.
+    """
+    for name in ("stop", "stop_token_ids", "logit_bias"):
+        yield from length_violations(list_of(name), MAX_ENTRIES, path + name, "entries")
+    name = "allowed_token_ids"
+    yield from length_violations(list_of(name), info.config.vocab_size, path + name, "token ids")
+
+
 def refuse(*violations: FieldViolation) -> None:
     """Raise `InvalidRequestError` if there are violations."""
     if violations:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from draftline.engine.errors import FieldViolation
 from draftline.engine.protocol import EngineInfo
@@ -10,7 +11,6 @@ from draftline.engine.request.request import context_violations
 from draftline.engine.server.limits import (
     MAX_CONSTRAINT,
     MAX_DETOKENIZE,
-    MAX_ENTRIES,
     MAX_TOOLS,
     MAX_TRACEPARENT,
     MAX_VARIABLES,
@@ -18,6 +18,7 @@ from draftline.engine.server.limits import (
     choice_violations,
     length_violations,
     refuse,
+    sampling_violations,
     text_violations,
     tool_violations,
     utf8_size,
@@ -35,16 +36,7 @@ def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
         *text_violations(utf8_size(request.text), info, "text"),
         *_chat_violations(request.chat, info),
         *_prompt_violations(request, info),
-        *(
-            violation
-            for name in ("stop", "stop_token_ids", "logit_bias")
-            for violation in length_violations(
-                getattr(request.sampling, name), MAX_ENTRIES, f"sampling.{name}", "entries"
-            )
-        ),
-        *length_violations(
-            request.sampling.allowed_token_ids, info.config.vocab_size, "sampling.allowed_token_ids", "token ids"
-        ),
+        *sampling_violations(partial(getattr, request.sampling), info, "sampling."),
         *_constraint_violations(request.constraint),
         *length_violations(request.traceparent, MAX_TRACEPARENT, "traceparent", "characters"),
     )

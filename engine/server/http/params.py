@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sized
 
 from pydantic import ValidationError
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.http.body import Generating, ResponseFormat, StructuredOutputs
 from draftline.engine.server.http.fields import SAMPLING, Names
-from draftline.engine.server.limits import MAX_CONSTRAINT, MAX_ENTRIES, choice_violations, length_violations
+from draftline.engine.server.limits import (
+    MAX_CONSTRAINT,
+    choice_violations,
+    length_violations,
+    refuse,
+    sampling_violations,
+)
 from draftline.engine.validation import violations
 
 
@@ -22,11 +30,12 @@ def sampling_names(body: Generating) -> list[tuple[str, str]]:
     return [*((f"sampling.{SAMPLING[name]}", name) for name in (*given, *unset)), ("sampling.logprobs", logprobs)]
 
 
-def sampling_params(body: Generating, *, max_tokens: int | None, **fixed: object) -> SamplingParams:
+def sampling_params(body: Generating, info: EngineInfo, *, max_tokens: int | None, **fixed: object) -> SamplingParams:
     """The sampling parameters of a body.
 
     Args:
         body: the body.
+        info: the engine's.
         max_tokens: where the body sets none; None for the engine's default.
         fixed: those that the endpoint sets by itself.
 
@@ -37,14 +46,8 @@ def sampling_params(body: Generating, *, max_tokens: int | None, **fixed: object
     limits = [name for name in given if SAMPLING[name] == "max_tokens"]
     if len(limits) > 1:
         raise InvalidRequestError(FieldViolation(limits[1], f"set one of {' and '.join(limits)}"))
-    lengths = [
-        violation
-        for name in ("stop", "stop_token_ids", "logit_bias")
-        if not isinstance(value := given.get(name, ()), str)
-        for violation in length_violations(value, MAX_ENTRIES, name, "entries")
-    ]
-    if lengths:
-        raise InvalidRequestError(*lengths)
+    lists = {name: value for name, value in given.items() if isinstance(value, Sized) and not isinstance(value, str)}
+    refuse(*sampling_violations(lambda name: lists.get(name, ()), info, ""))
     values = {"max_tokens": max_tokens} | {SAMPLING[name]: value for name, value in given.items()} | fixed
     if isinstance(bias := values.get("logit_bias"), dict):
         values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}

@@ -66,7 +66,7 @@ def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError(FieldViolation("top_logprobs", "is set, but logprobs is not"))
     sampling = sampling_params(
-        body, max_tokens=max_tokens, logprobs=(body.top_logprobs or 0) if body.logprobs else None
+        body, engine.info, max_tokens=max_tokens, logprobs=(body.top_logprobs or 0) if body.logprobs else None
     )
     constrained, names = constraint(body, body.response_format)
     tools = tools_of([tool.function for tool in body.tools or ()], engine.info, _TOOL)

@@ -67,7 +67,9 @@ def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[
     of_prompt = body.logprobs if echoes_logprobs else body.prompt_logprobs
     # The engine samples at least one token. The answer leaves it out.
     sampled = body.model_copy(update={"max_tokens": 1}) if body.only_echoes else body
-    sampling = sampling_params(sampled, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=of_prompt)
+    sampling = sampling_params(
+        sampled, engine.info, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=of_prompt
+    )
     constrained, names = constraint(body, body.response_format)
     requests: list[Wanted] = []
     for name, prompt in prompts:

@@ -36,7 +36,7 @@ def wanted(body: PlainBody, engine: EngineClient, max_tokens: int) -> list[Wante
     Raises:
         InvalidRequestError: listing every invalid field.
     """
-    sampling = sampling_params(body, max_tokens=max_tokens)
+    sampling = sampling_params(body, engine.info, max_tokens=max_tokens)
     constrained, names = constraint(body, body.response_format)
     paths = [("text", "prompt"), ("token_ids.ids", "prompt"), ("token_ids", "prompt"), *names, *sampling_names(body)]
     told = Names(tuple(paths))

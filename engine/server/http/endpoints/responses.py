@@ -114,7 +114,7 @@ def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wa
     if body.top_logprobs and not with_logprobs:
         raise InvalidRequestError(FieldViolation("top_logprobs", f"is set, but include does not list {LOGPROBS}"))
     sampling = sampling_params(
-        body, max_tokens=max_tokens, logprobs=(body.top_logprobs or 0) if with_logprobs else None
+        body, engine.info, max_tokens=max_tokens, logprobs=(body.top_logprobs or 0) if with_logprobs else None
     )
     form = None if body.text is None or body.text.format is None else _form(body.text.format)
     constrained, names = constraint(body, form, "text.format", "schema")

@@ -64,6 +64,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"logit_bias": {"1": 1, "01": 2}}, "logit_bias", "'01' is not a token id"),
     ("/v1/completions", {"logit_bias": {"999": 1}}, "logit_bias[999]", "999 is not a token id of this model"),
     ("/v1/completions", {"allowed_token_ids": [1, 999]}, "allowed_token_ids[1]", "999 is not a token id of this model"),
+    ("/v1/completions", {"allowed_token_ids": [1] * 257}, "allowed_token_ids", "has 257 token ids; at most 256 fit"),
     ("/v1/completions", {"allowed_token_ids": []}, "allowed_token_ids", "has 0 entries; it needs at least 1"),
     ("/v1/completions", {"bad_words": ["a" * 256] * 3 + ["b" * 256]}, "bad_words", "have 1026 tokens"),
     ("/v1/completions", {"logprobs": 21}, "logprobs", "less than or equal to 20"),
