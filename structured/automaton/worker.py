@@ -192,7 +192,9 @@ def main() -> None:
     """Answer jobs until standard input ends."""
 
     def start(setup: WorkerSetup) -> Callable[[Job], Iterator[object]]:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)  # as of ``ulimit -v``; it cannot be raised
         memory = setup.limits.memory_bytes
+        memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         for alarm in ALARMS:

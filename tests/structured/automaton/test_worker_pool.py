@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -33,3 +36,28 @@ def test_the_reason_of_a_workers_death(status: int, reason: str, monkeypatch: py
     with pytest.raises(InvalidConstraintError, match=reason):
         pool.compile(object())  # type: ignore[arg-type]
     pool.close()
+
+
+LIMITED = """
+import resource
+
+from small_vocabulary import vocabulary
+
+from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
+from draftline.structured.constraint import ConstraintSpec
+
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+pool = AutomatonWorkerPool(vocabulary("a"), AutomatonLimits(memory_bytes=9 << 30))
+pool.compile(ConstraintSpec("regex", "a"))
+pool.close()
+"""
+
+
+def test_a_worker_runs_in_less_memory_than_its_limit() -> None:
+    """As under ``ulimit -v``: a process cannot raise the limit that it inherits, and every constraint failed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", LIMITED], check=False, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
