@@ -150,7 +150,9 @@ class ServerConfig(Options):
         description="folder for the traces of AdminService.Profile; if unset, profiling is refused",
     )
     log_requests: bool = Field(default=True, description="log a line for each request, without its text")
-    log_format: Literal["text", "json"] = Field(default="text", description="lines for people, or JSON for programs")
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="the log: lines for people, or JSON for programs"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="minimum level of the messages that are logged to standard error"
     )
