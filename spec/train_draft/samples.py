@@ -48,7 +48,7 @@ class Sample:
 
     Attributes:
         tokens: [prompt + answer] token ids.
-        prompt_len: the number of tokens of the prompt.
+        prompt_len: the number of tokens of the prompt, at least one.
         kind: the kind of answer.
         split: the use of the sample.
     """
@@ -158,9 +158,10 @@ class Samples(Sequence[Sample]):
         counts = {len(lengths), len(prompt_lens), len(labels)}
         if len(counts) != 1 or lengths.sum(dtype=np.int64) != len(tokens):
             raise ValueError(f"{path} is not a file of samples: the sizes of its arrays contradict one another")
-        answered = (prompt_lens >= 0) & (prompt_lens <= lengths)
+        # Without a prompt, nothing predicts the answer's first token.
+        answered = (prompt_lens >= 1) & (prompt_lens <= lengths)
         if not answered.all():
-            raise ValueError(f"{path} is not a file of samples: a prompt is longer than its sample")
+            raise ValueError(f"{path} is not a file of samples: a prompt is empty, or longer than its sample")
         if (
             labels.shape[1:] != (2,)
             or not (np.isin(labels[:, 0], list(Kind)) & np.isin(labels[:, 1], list(Split))).all()

@@ -274,6 +274,7 @@ def test_a_file_that_is_no_archive_is_named_as_such(tmp_path: Path, content: byt
         ("tokens", lambda array: array.reshape(-1, 1), "tokens are .* in 2 dimensions"),
         ("tokens", lambda array: array.astype(np.int64) + 2**32, "it has token 42949"),
         ("tokens", lambda array: -1 - array.astype(np.int64), "it has token -"),
+        ("prompt_lens", lambda array: 0 * array, "a prompt is empty, or longer than its sample"),
         ("lengths", lambda array: array.sum(), "lengths are int64 in 0 dimensions"),
     ],
 )
