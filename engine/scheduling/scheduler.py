@@ -108,7 +108,7 @@ class Scheduler:
         self._waiting = PriorityQueue()
         self._followers: dict[Sequence, list[Sequence]] = {}
         self._token_budget = token_budget
-        self._max_len = min(max_model_len, num_blocks * block_size + 1)
+        self._max_len = min(max_model_len, num_blocks * block_size + 1)  # the last token is never cached
         self._arrivals = count()
 
     @property
@@ -125,11 +125,6 @@ class Scheduler:
     def has_prompts(self) -> bool:
         """Whether a sequence waits, or has more than its newest token to compute: a prompt, or after a preemption."""
         return bool(self._waiting) or any(row.known - row.computed > 1 for row in self._cache.running)
-
-    @property
-    def max_len(self) -> int:
-        """The maximum length, in tokens, of a sequence that can run to its end. The last token is never cached."""
-        return self._max_len
 
     def fits(self, prompt_len: int, max_len: int) -> bool:
         """Whether a sequence with this prompt can run until it has ``max_len`` tokens."""

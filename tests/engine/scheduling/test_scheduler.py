@@ -128,8 +128,7 @@ def test_it_has_prompts_until_only_newest_tokens_are_left() -> None:
 class TestAdding:
     def test_fits_knows_the_model_and_the_cache(self) -> None:
         scheduler = make(num_blocks=3, block_size=4, max_model_len=1000)
-        assert scheduler.max_len == 13  # the last token's keys and values are never needed
-        assert scheduler.fits(prompt_len=12, max_len=13)
+        assert scheduler.fits(prompt_len=12, max_len=13)  # the last token's keys and values are never needed
         assert not scheduler.fits(prompt_len=12, max_len=14)
         assert not scheduler.fits(prompt_len=0, max_len=4)
         assert not scheduler.fits(prompt_len=4, max_len=4)

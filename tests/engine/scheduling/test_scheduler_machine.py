@@ -24,6 +24,7 @@ from draftline.engine.scheduling.queue import rank
 from draftline.engine.scheduling.scheduler import Scheduler
 
 VOCAB = 3
+MAX_MODEL_LEN = 24
 END = 2
 """The token that ends a sequence, as an end-of-sequence token would."""
 
@@ -237,10 +238,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             block_size=block_size,
             num_slots=num_slots,
             token_budget=token_budget,
-            max_model_len=24,
+            max_model_len=MAX_MODEL_LEN,
             prefix_caching=prefix_caching,
         )
         self.engine = Engine(scheduler, block_size, token_budget, seed, steps_ahead)
+        self.longest = min(MAX_MODEL_LEN, num_blocks * block_size + 1)  # the longest sequence that can run
         self.requests = 0
 
     @rule(
@@ -251,9 +253,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         prompt_logprobs=st.sampled_from([None, None, None, 1]),
     )
     def add(self, prompt: list[int], max_tokens: int, urgency: int, outputs: int, prompt_logprobs: int | None) -> None:
-        scheduler = self.engine.scheduler
-        prompt = prompt[: scheduler.max_len - 1]
-        max_len = min(len(prompt) + max_tokens, scheduler.max_len)
+        prompt = prompt[: self.longest - 1]
+        max_len = min(len(prompt) + max_tokens, self.longest)
         leader = None
         self.requests += 1
         for index in range(outputs):
