@@ -1233,14 +1233,19 @@ class SpeculationStats(_message.Message):
     TIMES_FIELD_NUMBER: _builtins.int
     SYNTHETIC_FIELD_NUMBER: _builtins.int
     drafted: _builtins.int
+    """Tokens that were drafted."""
     accepted: _builtins.int
+    """Drafted tokens that were accepted."""
     steps: _builtins.int
+    """Steps that decided tokens of the output, with drafts or without."""
     drafter: _builtins.str
     """The name of the drafter. Empty if nothing was drafted."""
     synthetic: _builtins.bool
     """Drafts were accepted at random, for a benchmark. The output has no meaning."""
     @_builtins.property
-    def accepted_by_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def accepted_by_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Entry i counts the steps whose draft i was accepted."""
+
     @_builtins.property
     def times(self) -> Global___StepTimes:
         """Of the steps with drafts, which the output shared with the other outputs of its batch."""
