@@ -47,7 +47,10 @@ class PositionLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one output. ``cached_tokens`` counts the prompt's tokens that came from the prefix cache."""
+    """Token counts of one output. ``cached_tokens`` counts the prompt's tokens that came from the prefix cache.
+
+    All are 0 if the request was cancelled while its constraint compiled or its prompt was tokenized.
+    """
 
     prompt_tokens: int
     cached_tokens: int

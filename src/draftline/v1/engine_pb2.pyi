@@ -1197,6 +1197,8 @@ Global___TagSpan: _TypeAlias = TagSpan  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
+    """All 0 if the request was cancelled while its constraint compiled or its prompt was tokenized."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
