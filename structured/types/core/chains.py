@@ -7,6 +7,7 @@ from itertools import dropwhile, takewhile
 from typing import Any, Final
 
 from draftline.structured.types.core import functions
+from draftline.structured.types.core.collections import SCALARS
 from draftline.structured.types.core.limits import text_limits
 from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader
 
@@ -27,7 +28,7 @@ def _read_steps(reader: Reader, steps: Sequence[CoreSchema], place: Place) -> Fr
     last = next((index for index, one in enumerate(steps) if functions.returns_another(one)), len(later))
     later = later[:last]
     if reader.resolve(first)["type"] == "any" and any(_is_hashable_check(one) for one in later):
-        return {"type": ["null", "boolean", "number", "string"], "format": "double"}
+        return SCALARS
     if not all(_is_native(one) for one in later):
         # The first step has read the JSON; to the others, in strict mode, a date's text is no date.
         reason = "this pydantic rejects all of its values in strict mode"

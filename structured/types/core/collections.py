@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from draftline.structured.json_schema.enumerated import MAX_VALUES
+from draftline.structured.types.core.hashing import unhashable
 from draftline.structured.types.core.place import NOTHING, CoreSchema, Fragment, Place, Reader
 
 _ANY: Final[CoreSchema] = {"type": "any"}
+
+SCALARS: Final[Fragment] = {"type": ["null", "boolean", "number", "string"], "format": "double"}
+"""The values of JSON that are hashable."""
 
 
 def read_list(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -19,13 +23,12 @@ def read_list(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 def read_set(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Sets. Items are unique if they are enumerated; pydantic drops other items that occur again."""
     inner = schema.get("items_schema") or _ANY
-    try:
-        every_item = hashable(reader, inner)
-    except RecursionError:
-        every_item = False
-    if not every_item:
-        return reader.refuse(place, schema["type"], "its items are not hashable, so pydantic rejects every item")
-    items = reader.read(inner, place.item())
+    if reader.resolve(inner)["type"] == "any":
+        items = SCALARS
+    elif part := unhashable(reader, inner):
+        return reader.refuse(place, schema["type"], f"its items are not hashable, because {part} is not")
+    else:
+        items = reader.read(inner, place.item())
     fragment = _sized({"type": "array", "items": items}, schema)
     values = items.get("enum", [])
     if 0 < len(values) <= MAX_VALUES and len({type(value) for value in values}) == 1:
@@ -95,35 +98,6 @@ def _sized(fragment: Fragment, schema: CoreSchema) -> Fragment:
     if (maximum := schema.get("maxlen")) is not None:
         fragment["maxItems"] = min(maximum, fragment.get("maxItems", maximum))
     return fragment
-
-
-_UNHASHABLE: Final = frozenset(
-    ["list", "set", "dict", "any", "typed-dict", "deque", "ordered-dict", "counter", "generator", "json", "defaultdict"]
-)
-
-
-def hashable(reader: Reader, schema: CoreSchema) -> bool:
-    """Whether every value of a schema can be in a set."""
-    schema = reader.resolve(schema)
-    kind = schema["type"]
-    if kind in _UNHASHABLE:
-        return False
-    if kind == "model" or kind == "dataclass":
-        return schema["cls"].__hash__ is not None
-    if kind in ("union", "tagged-union"):
-        choices: Any = schema["choices"].values() if kind == "tagged-union" else schema["choices"]
-        return all(hashable(reader, choice[0] if isinstance(choice, tuple) else choice) for choice in choices)
-    if kind in ("tuple", "frozenset"):
-        items = schema.get("items_schema") or []
-        return all(hashable(reader, item) for item in (items if isinstance(items, list) else [items]))
-    if kind == "lax-or-strict":
-        return hashable(reader, schema["strict_schema"])
-    if kind == "json-or-python":
-        return hashable(reader, schema["json_schema"])
-    if kind == "chain":
-        return hashable(reader, schema["steps"][-1])
-    inner = schema.get("schema")
-    return inner is None or hashable(reader, inner)
 
 
 def read_generator(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:

@@ -23,6 +23,7 @@ from draftline.structured.types.core import (
     temporal,
     unions,
 )
+from draftline.structured.types.core.hashing import unhashable
 from draftline.structured.types.core.place import (
     MAX_DEPTH,
     NOTHING,
@@ -104,6 +105,8 @@ class CoreReader:
             return self.read_key(schema["schema"], place)
         if fragment.get("type") != "string":
             return self.refuse(place, kind, "it cannot be the name of a member")
+        if part := unhashable(self, schema):
+            return self.refuse(place, kind, f"it cannot be a key, because {part} is not hashable")
         return fragment
 
     def resolve(self, schema: CoreSchema) -> CoreSchema:
