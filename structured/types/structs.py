@@ -77,6 +77,10 @@ class _Converter:
     def enum(self, info: Any) -> dict[str, Any]:
         return {"type": "enum", "cls": info.cls, "members": list(info.cls)}
 
+    def annotated(self, info: Any) -> dict[str, Any]:
+        """A type with a title, a description or examples."""
+        return self.convert(info.type)
+
     def literal(self, info: Any) -> dict[str, Any]:
         return {"type": "literal", "expected": list(info.values)}
 
@@ -141,6 +145,7 @@ _CONVERTERS: Final[dict[str, Callable[[_Converter, Any], dict[str, Any]]]] = {
     "UnionType": _Converter.union,
     "EnumType": _Converter.enum,
     "LiteralType": _Converter.literal,
+    "Metadata": _Converter.annotated,
     "StructType": _Converter.structure,
     "DataclassType": _Converter.structure,
     "TypedDictType": _Converter.structure,

@@ -66,6 +66,9 @@ KINDS = [
     dict[int, Row],
     dict[datetime.date, float],
     dict[Union[bool, int], str],
+    Annotated[decimal.Decimal, Meta(description="a price", examples=["1.50"])],
+    dict[Annotated[str, Meta(title="a name", min_length=2)], Annotated[int, Meta(extra={"unit": "kg"}, ge=1)]],
+    Annotated[Union[Circle, Square], Meta(extra_json_schema={"deprecated": True})],
     tuple[int, str],
     tuple[bool, ...],
     Annotated[set[int], Meta(min_length=1)],
@@ -136,6 +139,7 @@ class Late(Keyed, array_like=True, kw_only=True):
         (list[Annotated[str, Meta(pattern="^a+$")]], '["aa"]', '["b"]'),
         (Order, '{"count":1,"names":{"ab":2}}', '{"count":0,"names":{}} {"count":1,"names":{"a":2}}'),
         (Late, "[1,2,3]", "[1] [1,2]"),
+        (Annotated[int, Meta(ge=1, description="from 1 on")], "1", "0"),
     ],
     ids=str,
 )
