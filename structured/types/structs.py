@@ -67,7 +67,7 @@ class _Converter:
     def mapping(self, info: Any) -> dict[str, Any]:
         keys, values = self.convert(info.key_type), self.convert(info.value_type)
         # msgspec reads no bool from the name of a member.
-        choices = [key for key in keys.get("choices", [keys]) if key["type"] != "bool"]
+        choices = [_key(key) for key in keys.get("choices", [keys]) if key["type"] != "bool"]
         keys = {"type": "union", "choices": choices} if choices else {"type": type(info.key_type).__name__}
         return {"type": "dict", "keys_schema": keys, "values_schema": values, **_given(info, _LENGTHS)}
 
@@ -114,6 +114,15 @@ class _Converter:
         schema = self.convert(field.type)
         name = field.encode_name
         return {"name": name, "schema": schema if field.required else {"type": "default", "schema": schema}}
+
+
+def _key(schema: dict[str, Any]) -> dict[str, Any]:
+    """A type of keys. msgspec reads the integers of an Enum or a Literal from their digits."""
+    if schema["type"] not in ("enum", "literal"):
+        return schema
+    values = [getattr(one, "value", one) for one in schema.get("members") or schema["expected"]]
+    names = [str(value) for value in values if value is not None]
+    return {"type": "literal", "expected": names} if names else {"type": "none"}
 
 
 _HOOKS: Final = ("__post_init__", "__attrs_pre_init__", "__attrs_post_init__")

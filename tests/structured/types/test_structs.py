@@ -26,6 +26,11 @@ class Colour(enum.Enum):
     RED = "red"
 
 
+class Priority(enum.IntEnum):
+    LOW = -1
+    HIGH = 1
+
+
 class Circle(Struct, tag="circle"):
     radius: Annotated[float, Meta(gt=0)]
 
@@ -66,6 +71,8 @@ KINDS = [
     dict[int, Row],
     dict[datetime.date, float],
     dict[Union[bool, int], str],
+    dict[Priority, int],
+    Annotated[dict[Literal[1, 2, "x"], int], Meta(min_length=2)],
     Annotated[decimal.Decimal, Meta(description="a price", examples=["1.50"])],
     dict[Annotated[str, Meta(title="a name", min_length=2)], Annotated[int, Meta(extra={"unit": "kg"}, ge=1)]],
     Annotated[Union[Circle, Square], Meta(extra_json_schema={"deprecated": True})],
@@ -132,6 +139,10 @@ class Late(Keyed, array_like=True, kw_only=True):
     third: int
 
 
+class Counts(Struct):
+    by: dict[Priority, int]
+
+
 @pytest.mark.parametrize(
     ("kind", "written", "not_written"),
     [
@@ -140,6 +151,7 @@ class Late(Keyed, array_like=True, kw_only=True):
         (Order, '{"count":1,"names":{"ab":2}}', '{"count":0,"names":{}} {"count":1,"names":{"a":2}}'),
         (Late, "[1,2,3]", "[1] [1,2]"),
         (Annotated[int, Meta(ge=1, description="from 1 on")], "1", "0"),
+        (Counts, '{"by":{"-1":2,"1":3}}', '{"by":{"2":1}} {"by":{"LOW":1}}'),
     ],
     ids=str,
 )
