@@ -36,7 +36,7 @@ def enum_key(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     validator = SchemaValidator({"type": "dict", "keys_schema": dict(schema)})
     raw = [_plain(value) for value in schema.get("expected") or schema.get("members") or ()]
     names = [value if isinstance(value, str) else json.dumps(value) for value in raw if _is_scalar(value)]
-    accepted = [name for name in dict.fromkeys(names) if _accepts(validator, json.dumps({name: 0}))]
+    accepted = [name for name in dict.fromkeys(names) if accepts(validator, json.dumps({name: 0}))]
     if not accepted:
         return reader.refuse(place, schema["type"], "none of its values can be the name of a member")
     return {"enum": accepted}
@@ -45,7 +45,7 @@ def enum_key(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 def _values(schema: CoreSchema, place: Place, expected: Iterable[Any]) -> Fragment:
     validator = SchemaValidator(dict(schema))
     values = [value for value in map(_plain, expected) if _is_scalar(value)]
-    accepted = [value for value in values if all(_accepts(validator, text) for text in _spellings(value))]
+    accepted = [value for value in values if all(accepts(validator, text) for text in _spellings(value))]
     if not accepted:
         raise place.unwritable(schema["type"], "none of its values can be written in JSON")
     return {"enum": accepted}
@@ -67,7 +67,8 @@ def _is_scalar(value: Any) -> bool:
     return value is None or isinstance(value, str | bool | int)
 
 
-def _accepts(validator: SchemaValidator, text: str) -> bool:
+def accepts(validator: SchemaValidator, text: str) -> bool:
+    """Whether a validator reads a text, in strict mode too."""
     try:
         validator.validate_json(text)
         validator.validate_json(text, strict=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any, Final
+from typing import Final
+
+from pydantic_core import SchemaValidator
 
 from draftline.structured.regular import charset, ecma, python_re, rust
 from draftline.structured.regular.ecma_text import ecma_text, whole
 from draftline.structured.regular.syntax import ANY_TEXT, Chars, alt, literal, seq
 from draftline.structured.regular.unicode import WHITE_SPACE
+from draftline.structured.types.core.constants import accepts
 from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader, text
 from draftline.structured.types.texts import encoded, network
 
@@ -16,7 +20,7 @@ _INK: Final = Chars(charset.complement(charset.union(WHITE_SPACE, charset.charse
 _STRIPPED: Final = whole(alt([literal(""), _INK, seq(_INK, ANY_TEXT, _INK)]))
 _ASCII: Final = "^[\\u{0}-\\u{7f}]*$"
 _DEFAULT_SCHEMES: Final = ("http", "https")
-_MIN_URL_LENGTH: Final = 1_400
+_DEFAULTS: Final = ("default_host", "default_port", "default_path")
 
 
 def read_str(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -81,13 +85,20 @@ def read_uuid(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 
 
 def read_url(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
-    """URLs with a host."""
+    """URLs of the schemes that pydantic reads, with a host unless it is a file's."""
+    del reader
+    validator = SchemaValidator(dict(schema))
+    named: list[str] = schema.get("allowed_schemes") or list(_DEFAULT_SCHEMES)
+    schemes = [one for one in named if accepts(validator, json.dumps(network.least_url(one)))]
+    if not schemes:
+        raise place.unwritable("url", f"pydantic reads no URLs of its schemes: {', '.join(named)}")
     limit = schema.get("max_length")
-    if limit is not None and limit < _MIN_URL_LENGTH:
-        return reader.refuse(place, "max_length", f"URLs can be limited to {_MIN_URL_LENGTH} characters, not to fewer")
-    schemes: list[str] | None = schema.get("allowed_schemes")
-    return text(network.url_text(schemes, limit, user=not _is_web(schemes)))
+    fragment = text(network.url_text(schemes, bounded=limit is not None, user=not _is_web(schemes)))
+    if limit is not None:
+        # A value also has a slash behind its host, and what its URL leaves to the defaults.
+        fragment["maxLength"] = max(0, limit - 2 - sum(len(str(schema.get(key, ""))) for key in _DEFAULTS))
+    return fragment
 
 
-def _is_web(schemes: Any) -> bool:
-    return schemes is None or set(schemes) <= set(_DEFAULT_SCHEMES)
+def _is_web(schemes: list[str]) -> bool:
+    return set(schemes) <= set(_DEFAULT_SCHEMES)

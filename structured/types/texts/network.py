@@ -81,31 +81,36 @@ def email_text() -> Node:
 
 
 _HOST_LABEL: Final = "[a-zA-Z0-9](?:[a-zA-Z0-9]|-[a-zA-Z0-9]){0,24}"
-_LETTERS: Final = "A-Za-z0-9._~!$&'()*+,;=:@/-"
+_LETTERS: Final = "A-Za-z0-9._~!$&()*+,;=:@/-"
 MAX_TAIL: Final = 120
 """The most characters of a URL's path with its query, and of its fragment, if the type limits its length."""
 
 
-def url_text(schemes: Sequence[str] | None, max_length: int | None, *, user: bool) -> Node:
+def url_text(schemes: Sequence[str], *, bounded: bool, user: bool) -> Node:
     """URLs with a host, which is a name or an IPv4 address, and at most a path, a query and a fragment.
 
     Args:
-        schemes: the schemes; None for http and https. URLs of files have no host.
-        max_length: the most characters, at least 300; None is no bound.
+        schemes: the schemes. URLs of files have no host.
+        bounded: whether the length is limited. Then no character becomes several in the value.
         user: whether a user and a password may precede the host.
     """
-    named = list(schemes or ("http", "https"))
-    scheme = alt(literal(one) for one in named if one != "file")
+    scheme = alt(literal(one) for one in schemes if one != "file")
     # A last label that is not a number cannot be read as an IPv4 address.
     name = seq(repeat(tree(f"{_HOST_LABEL}\\."), 0, 3), _host_end())
     host = alt([name, tree(IPV4)])
     port = tree("(?::[1-9][0-9]{0,3})?")
     person = tree("(?:[A-Za-z0-9._~-]{1,32}(?::[A-Za-z0-9._~-]{1,32})?@)?") if user else tree("")
-    bound = "*" if max_length is None else f"{{0,{MAX_TAIL}}}"
-    letter = f"(?:[{_LETTERS}]|%[0-9A-F]{{2}})"
+    bound = f"{{0,{MAX_TAIL}}}" if bounded else "*"
+    apostrophe = "" if bounded else "'"  # %27 in a query
+    letter = f"(?:[{apostrophe}{_LETTERS}]|%[0-9A-F]{{2}})"
     tail = tree(f"(?:[/?](?:{letter}|\\?){bound})?(?:#(?:{letter}|\\?){bound})?")
     remote = seq(scheme, literal("://"), person, host, port, tail)
-    return alt([remote, tree(f"file:///{letter}{bound}")]) if "file" in named else remote
+    return alt([remote, tree(f"file:///{letter}{bound}")]) if "file" in schemes else remote
+
+
+def least_url(scheme: str) -> str:
+    """A URL of a scheme as `url_text` writes it."""
+    return "file:///" if scheme == "file" else f"{scheme}://a"
 
 
 @functools.cache

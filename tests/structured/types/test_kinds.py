@@ -82,6 +82,7 @@ class Unusual(enum.Enum):
     HALF = 2.5
 
 
+FILES_OF_HOSTS = pydantic.UrlConstraints(allowed_schemes=["file", "smb"], host_required=True)
 BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
 
 
@@ -141,6 +142,9 @@ class Numbered(BaseModel, extra="allow"):
         (pydantic.UUID4, '"123e4567-e89b-42d3-a456-426614174000"', '"123e4567-e89b-12d3-a456-426614174000" "123e4567-e89b-42d3-c456-426614174000"'),
         (IPv4Network, '"10.0.0.0/8" "10.16.0.0/12" "1.2.3.4/32" "0.0.0.0/0"', '"10.0.0.1/8" "10.8.0.0/12" "1.2.3/8"'),
         (pydantic.HttpUrl, '"https://example.com/a?b=c%20d#e" "http://1.2.3.4:80/"', '"ftp://a.b" "http://" "http://a.1" "http://xn--a.b" "http://a.b/%zz"'),
+        (Annotated[pydantic.HttpUrl, pydantic.UrlConstraints(max_length=20)], '"https://a.bc/d"', '"https://example.com" "https://a.b/?c=\'"'),
+        (Annotated[pydantic.HttpUrl, Field(max_length=255)], '"https://example.com"', '"https://a.b/' + "c" * 242 + '"'),
+        (Annotated[pydantic.AnyUrl, FILES_OF_HOSTS], '"smb://a/b"', '"file:///b" "SMB://a"'),
         (pydantic.PostgresDsn, '"postgres://me:pw@db.local:5432/x"', '"http://a.b"'),
         (Path, '"a/b" ""', "1"),
         (Colour, '"red" "grün"', '"RED" "blue"'),
@@ -286,7 +290,7 @@ class Custom:
         (Annotated[dict[str, int], Field(min_length=2)], ["dict[str, int]"]),
         (Annotated[int, Field(gt=3, lt=4)], ["int"]),
         (Annotated[tuple[int, str], Field(max_length=1)], ["tuple[int, str]"]),
-        (Annotated[pydantic.HttpUrl, pydantic.UrlConstraints(max_length=20)], ["HttpUrl"]),
+        (Annotated[pydantic.AnyUrl, pydantic.UrlConstraints(allowed_schemes=["HTTPS", "my_app"])], ["AnyUrl"]),
         (Annotated[pydantic.HttpUrl, Field(pattern="^https")], ["HttpUrl"]),
         (Annotated[pydantic.SecretStr, Field(pattern="^a")], ["SecretStr"]),
         (Annotated[pydantic.Secret[int], Field(gt=3)], ["pydantic.types.Secret"]),
