@@ -50,7 +50,7 @@ def time_text(low: time | None, high: time | None, zone: Zone) -> Node:
 def datetime_text(low: datetime | None, high: datetime | None, zone: Zone) -> Node:
     """The datetimes from ``low`` to ``high``. With bounds, the offset is UTC's, or there is none."""
     suffix = _zone_text(zone, low, high)
-    low, high = (_utc(bound) for bound in (low, high))
+    low, high = (_wall(bound, zone) for bound in (low, high))
     least = datetime.min if low is None else low
     most = datetime.max if high is None else high
     wall = seq(date_text(least.date(), most.date()), literal("T"), tree(_TIME))
@@ -77,10 +77,11 @@ def time_before(bound: time) -> time:
     return moved.timetz()
 
 
-def _utc(bound: datetime | None) -> datetime | None:
+def _wall(bound: datetime | None, zone: Zone) -> datetime | None:
+    """A bound as texts of a zone are compared with it: texts without an offset ignore that of the bound."""
     if bound is None or bound.tzinfo is None:
         return bound
-    return bound.astimezone(UTC).replace(tzinfo=None)
+    return (bound if zone == "naive" else bound.astimezone(UTC)).replace(tzinfo=None)
 
 
 def _least(text: str) -> str:

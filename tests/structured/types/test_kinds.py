@@ -11,7 +11,7 @@ import json
 import re
 import zoneinfo
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -129,6 +129,7 @@ class Numbered(BaseModel, extra="allow"):
         (datetime, '"2024-01-01T00:00:00" "2024-01-01T00:00:00Z"', '"2024-01-01" "2024-01-01T24:00:00" "0000-01-01T00:00:00"'),
         (pydantic.AwareDatetime, '"2024-01-01T00:00:00-01:00"', '"2024-01-01T00:00:00"'),
         (pydantic.NaiveDatetime, '"2024-01-01T00:00:00"', '"2024-01-01T00:00:00Z"'),
+        (Annotated[pydantic.NaiveDatetime, Field(lt=datetime(2024, 1, 2, tzinfo=timezone(timedelta(hours=-5))))], '"2024-01-01T23:59:59"', '"2024-01-02T00:00:00" "2024-01-02T04:00:00"'),
         (Annotated[datetime, Field(gt=datetime(2024, 1, 1, tzinfo=UTC))], '"2024-01-01T00:00:00.000001Z" "2025-05-05T05:05:05Z"', '"2024-01-01T00:00:00Z" "2024-01-01T00:00:00.000Z" "2025-05-05T05:05:05"'),
         (timedelta, '"P3DT4H" "PT0.5S" "-P1D" "PT90M"'.replace("PT90M", "PT59M"), '"P1Y" "P1M" "1 day" 5 "PT99999999999S"'),
         (Annotated[timedelta, Field(ge=timedelta(hours=1), le=timedelta(days=2))], '"PT36H" "PT90M" "P2D" "PT3600S"', '"PT59M" "P3D" "-PT2H" "PT3599.9S"'),
