@@ -6,7 +6,7 @@ from typing import Final
 
 from draftline.structured.json_schema.enumerated import MAX_VALUES
 from draftline.structured.types.core.hashing import unhashable
-from draftline.structured.types.core.place import NOTHING, CoreSchema, Fragment, Place, Reader
+from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader
 
 _ANY: Final[CoreSchema] = {"type": "any"}
 
@@ -103,9 +103,3 @@ def _sized(fragment: Fragment, schema: CoreSchema) -> Fragment:
 def read_generator(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Iterables: pydantic checks their items when they are read."""
     return read_list(reader, schema, place)
-
-
-def read_never(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
-    """What JSON cannot write."""
-    del reader, schema, place
-    return NOTHING

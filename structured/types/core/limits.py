@@ -58,6 +58,7 @@ _INNER: Final = {
     "default": "schema",
     "nullable": "schema",
     "custom-error": "schema",
+    "missing-sentinel": "schema",
     "json": "schema",
     "lax-or-strict": "strict_schema",
     "json-or-python": "json_schema",
@@ -108,7 +109,7 @@ class Limit:
             and self._keeps(schema["function"]["function"], self.name)
         ):
             key = "schema"
-        if key is None:
+        if key is None or key not in schema:
             return None
         inner = self.within(schema[key])
         if inner is None or kind == "nullable":

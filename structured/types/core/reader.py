@@ -259,6 +259,13 @@ def _read_json(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
         return reader.refuse(place, "Json", str(error))
 
 
+def _read_missing(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """A value that may be pydantic's MISSING, which stands for no text."""
+    if "schema" not in schema:
+        raise place.unwritable("missing-sentinel", "JSON has no value for MISSING")
+    return reader.read(schema["schema"], place)
+
+
 def _impossible(reason: str) -> Read:
     def read(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
         raise place.unwritable(schema["type"], reason)
@@ -316,7 +323,7 @@ _READERS: Final[dict[str, Read]] = {
     "function-before": functions.read_after,
     "function-wrap": functions.read_after,
     "function-plain": functions.read_plain,
-    "missing-sentinel": collections.read_never,
+    "missing-sentinel": _read_missing,
     "is-instance": _impossible("JSON has no instances of a class"),
     "is-subclass": _impossible("JSON has no classes"),
     "callable": _impossible("JSON has no functions"),
