@@ -81,6 +81,7 @@ def email_text() -> Node:
 
 
 _HOST_LABEL: Final = "[a-zA-Z0-9](?:[a-zA-Z0-9]|-[a-zA-Z0-9]){0,24}"
+_PORT: Final = "(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6(?:[0-4][0-9]{3}|5(?:[0-4][0-9]{2}|5(?:[0-2][0-9]|3[0-5]))))"
 _LETTERS: Final = "A-Za-z0-9._~!$&()*+,;=:@/-"
 MAX_TAIL: Final = 120
 """The most characters of a URL's path with its query, and of its fragment, if the type limits its length."""
@@ -98,7 +99,7 @@ def url_text(schemes: Sequence[str], *, bounded: bool, user: bool) -> Node:
     # A last label that is not a number cannot be read as an IPv4 address.
     name = seq(repeat(tree(f"{_HOST_LABEL}\\."), 0, 3), _host_end())
     host = alt([name, tree(IPV4)])
-    port = tree("(?::[1-9][0-9]{0,3})?")
+    port = tree(f"(?::{_PORT})?")
     person = tree("(?:[A-Za-z0-9._~-]{1,32}(?::[A-Za-z0-9._~-]{1,32})?@)?") if user else tree("")
     bound = f"{{0,{MAX_TAIL}}}" if bounded else "*"
     apostrophe = "" if bounded else "'"  # %27 in a query
