@@ -42,7 +42,7 @@ _UNTRANSLATABLE: Final = {
     "ATOMIC_GROUP": "an atomic group",
     "POSSESSIVE_REPEAT": "a possessive repetition",
 }
-_REFUSED_FLAGS: Final = {re.IGNORECASE: "i", re.MULTILINE: "m", re.LOCALE: "L", re.ASCII: "a"}
+_REFUSED_FLAGS: Final = {re.MULTILINE: "m", re.LOCALE: "L", re.ASCII: "a"}
 
 
 def parse(pattern: str, flags: int = 0) -> Node:
@@ -52,10 +52,7 @@ def parse(pattern: str, flags: int = 0) -> Node:
         UntranslatablePatternError: it uses a construct without a translation.
     """
     parsed = _parser.parse(pattern, flags)
-    for flag, letter in _REFUSED_FLAGS.items():
-        if parsed.state.flags & flag:
-            raise UntranslatablePatternError(f"the flag {letter}")
-    return sighted(_sequence(parsed, _Reading(dot_all=bool(parsed.state.flags & re.DOTALL))))
+    return sighted(_sequence(parsed, _Reading(dot_all=False, ignore_case=False).under(parsed.state.flags)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,24 @@ class _Reading:
     """How a part of a pattern is read: what it surely matches or, within a negative lookahead, what it may match."""
 
     dot_all: bool
+    ignore_case: bool
     surely: bool = True
+
+    def under(self, added: int, removed: int = 0) -> _Reading:
+        """The reading of a part whose flags differ."""
+        for flag, letter in _REFUSED_FLAGS.items():
+            if (added | removed) & flag:
+                raise UntranslatablePatternError(f"the flag {letter}")
+        return replace(
+            self,
+            dot_all=bool(added & re.DOTALL) or (self.dot_all and not removed & re.DOTALL),
+            ignore_case=bool(added & re.IGNORECASE) or (self.ignore_case and not removed & re.IGNORECASE),
+        )
+
+    def cased(self, characters: CharSet) -> Class:
+        """The characters that a pattern writes out, as the flag ``i`` reads them."""
+        one = exactly(characters)
+        return unicode.in_any_case(one) if self.ignore_case else one
 
     def characters(self, one: Class) -> Node:
         return Chars(one.surely if self.surely else one.maybe)
@@ -92,20 +106,18 @@ def _sequence(items: Iterable[tuple[Any, Any]], reading: _Reading) -> Node:
 
 def _item(op: Any, argument: Any, reading: _Reading) -> Node:
     if op is ops.LITERAL:
-        return Chars(charset.of(chr(argument)))
+        return reading.characters(reading.cased(charset.of(chr(argument))))
     if op is ops.NOT_LITERAL:
-        return Chars(charset.complement(charset.of(chr(argument))))
+        return reading.characters(reading.cased(charset.of(chr(argument))).complement())
     if op is ops.ANY:
         return Chars(charset.ALL if reading.dot_all else charset.complement(charset.of("\n")))
     if op is ops.IN:
-        return reading.characters(_class(argument))
+        return reading.characters(_class(argument, reading))
     if op is ops.BRANCH:
         return alt(_sequence(option, reading) for option in argument[1])
     if op is ops.SUBPATTERN:
         _, added, removed, inner = argument
-        if added or removed:
-            raise UntranslatablePatternError("flags within the pattern")
-        return _sequence(inner, reading)
+        return _sequence(inner, reading.under(added, removed))
     if op in (ops.MAX_REPEAT, ops.MIN_REPEAT):
         low, high, inner = argument
         repeated = _sequence(inner, reading)
@@ -140,18 +152,18 @@ _CATEGORIES: Final = {
 }
 
 
-def _class(items: list[tuple[Any, Any]]) -> Class:
+def _class(items: list[tuple[Any, Any]], reading: _Reading) -> Class:
     negated = bool(items) and items[0][0] is ops.NEGATE
-    members = [_member(op, argument) for op, argument in items[int(negated) :]]
+    members = [_member(op, argument, reading) for op, argument in items[int(negated) :]]
     united = Class(charset.union(*(one.surely for one in members)), charset.union(*(one.maybe for one in members)))
     return united.complement() if negated else united
 
 
-def _member(op: Any, argument: Any) -> Class:
+def _member(op: Any, argument: Any, reading: _Reading) -> Class:
     if op is ops.LITERAL:
-        return exactly(charset.of(chr(argument)))
+        return reading.cased(charset.of(chr(argument)))
     if op is ops.RANGE:
-        return exactly(charset.charset([argument]))
+        return reading.cased(charset.charset([argument]))
     letter = _CATEGORIES[argument]
     known = unicode.named(letter.lower())
     return known if letter.islower() else known.complement()

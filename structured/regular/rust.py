@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from draftline.structured.regular import charset, unicode
-from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.ecma import UntranslatablePatternError
 from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
 from draftline.structured.regular.syntax import (
@@ -54,8 +53,6 @@ _POSIX_CLASSES: Final = {
     "word": "09AZaz__",
     "xdigit": "09AFaf",
 }
-_ASCII_LETTERS: Final = charset.charset([(0x41, 0x5A), (0x61, 0x7A)])
-_ASCII: Final = charset.charset([(0, 0x7F)])
 
 
 def parse(pattern: str) -> Node:
@@ -259,22 +256,7 @@ def _meet(one: Class, other: Class) -> Class:
 
 
 def _cased(one: Class, flags: _Flags) -> Class:
-    """The class under the flag ``i``: letters of ASCII in both cases; of other letters, any case may be in it."""
-    if not flags.ignore_case:
-        return one
-    surely = charset.union(one.surely, _other_case(one.surely))
-    maybe = charset.union(one.maybe, _other_case(one.maybe))
-    foreign = charset.difference(one.maybe, _ASCII)
-    if foreign or charset.intersection(one.maybe, charset.of("kKsS")):
-        maybe = charset.union(maybe, charset.of("\u017f\u212a"))
-    if foreign:
-        maybe = charset.union(maybe, charset.complement(_ASCII), _ASCII_LETTERS)
-    return Class(surely, maybe)
-
-
-def _other_case(characters: CharSet) -> CharSet:
-    letters = charset.intersection(characters, _ASCII_LETTERS)
-    return charset.charset((low ^ 0x20, high ^ 0x20) for low, high in letters)
+    return unicode.in_any_case(one) if flags.ignore_case else one
 
 
 def _property(name: str, negated: bool) -> Class:

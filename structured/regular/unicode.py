@@ -34,6 +34,28 @@ def exactly(characters: CharSet) -> Class:
     return Class(characters, characters)
 
 
+def in_any_case(one: Class) -> Class:
+    """The class under the flag ``i``: letters of ASCII in both cases; of other letters, any case may be in it."""
+    surely = charset.union(one.surely, _other_case(one.surely))
+    maybe = charset.union(one.maybe, _other_case(one.maybe))
+    foreign = charset.difference(one.maybe, _ASCII)
+    # A long s, the sign of kelvin, and the letters i of Turkish.
+    for letters, others in (("sS", "\u017f"), ("kK", "\u212a"), ("iI", "\u0130\u0131")):
+        if charset.intersection(one.maybe, charset.of(letters)):
+            maybe = charset.union(maybe, charset.of(others))
+    if foreign:
+        maybe = charset.union(maybe, charset.complement(_ASCII), _ASCII_LETTERS)
+    return Class(surely, maybe)
+
+
+def _other_case(characters: CharSet) -> CharSet:
+    letters = charset.intersection(characters, _ASCII_LETTERS)
+    return charset.charset((low ^ 0x20, high ^ 0x20) for low, high in letters)
+
+
+_ASCII: Final = charset.charset([(0, 0x7F)])
+_ASCII_LETTERS: Final = charset.charset([(0x41, 0x5A), (0x61, 0x7A)])
+
 # White_Space of Unicode, and what Python's re adds: the information separators.
 WHITE_SPACE: Final = charset.union(
     charset.charset([(0x09, 0x0D), (0x2000, 0x200A), (0x2028, 0x2029)]),

@@ -98,6 +98,11 @@ def test_rust_s_other_constructs_are_named(pattern: str, construct: str) -> None
         r"^.?\b[xé].\b.?$",
         r"\B.?\B",
         r"^(?!.*\bx)(?!.*y\B).{1,3}$",
+        r"(?i)^sk-[a-f]{2}$",
+        r"^(?i:ab)c[^k](?-i:d)$",
+        r"(?i)^[^\W\d_i]{2}[^sé][K-Z]$",
+        r"(?is)^(?!I|\u0130|[s-t]).(?<!K)[^i]$",
+        r"(?x) ^ a b $ # two letters",
     ],
 )
 def test_python_s_re_matches_every_text(pattern: str) -> None:
@@ -112,7 +117,8 @@ def test_python_s_re_matches_every_text(pattern: str) -> None:
         ("(?<=a(?=b))", r"a lookahead, \$ or \\b in a lookbehind"),
         ("(?!a(?<!b))", r"a lookbehind or \\b in a lookahead that is not at the start"),
         (r"(a)\1", "a backreference"),
-        ("(?i)a", "the flag i"),
+        ("(?m)^a", "the flag m"),
+        ("(?i:(?a:a))", "the flag a"),
         ("x*+", "a possessive repetition"),
     ],
 )
