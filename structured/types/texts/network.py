@@ -58,12 +58,16 @@ def uuid_text(version: int | None) -> Node:
     return tree(f"{digits}{{8}}-{digits}{{4}}-{version}{digits}{{3}}-[89abAB]{digits}{{3}}-{digits}{{12}}")
 
 
-_ATOM: Final = "[A-Za-z0-9_+-]{1,24}"
-_LABEL: Final = "[a-z0-9]{1,24}(?:-[a-z0-9]{1,24})?"
+_ATEXT: Final = "[A-Za-z0-9_+'-]"
+_LOCAL: Final = "|".join(
+    f"{_ATEXT}{{1,{longest}}}(?:\\.{_ATEXT}{{1,{longest}}}){{{others}}}"
+    for longest, others in ((24, "0,1"), (15, "2,3"))
+)
+_LABEL: Final = "[a-z0-9](?:-?[a-z0-9]){0,24}"
 _RESERVED: Final = "arpa|invalid|local|localhost|onion|test|alt|example|internal"
 
-MAX_EMAIL_LENGTH: Final = 2 * 24 + 1 + len("@") + 3 * (2 * 24 + 2) + 18
-"""The most characters of an address."""
+MAX_EMAIL_LENGTH: Final = 4 * 15 + 3 + len("@") + 3 * (1 + 2 * 24 + 1) + 18
+"""The most characters of an address. Its local part has at most 64."""
 
 
 @functools.cache
@@ -73,11 +77,11 @@ def _top_level() -> Node:
 
 @functools.cache
 def email_text() -> Node:
-    """Email addresses: up to two atoms before the @, up to four labels behind it, no reserved top-level domain.
+    """Email addresses: up to four atoms before the @, up to four labels behind it, no reserved top-level domain.
 
     The domain is in lower case, as pydantic leaves it.
     """
-    return seq(tree(f"{_ATOM}(?:\\.{_ATOM})?@(?:{_LABEL}\\.){{1,3}}"), _top_level())
+    return seq(tree(f"(?:{_LOCAL})@(?:{_LABEL}\\.){{1,3}}"), _top_level())
 
 
 _HOST_LABEL: Final = "[a-zA-Z0-9](?:[a-zA-Z0-9]|-[a-zA-Z0-9]){0,24}"

@@ -195,6 +195,7 @@ class Numbered(BaseModel, extra="allow"):
         (Annotated[str, AfterValidator(lambda text: text), Field(max_length=2), Field(pattern="^a")], '"ab"', '"b" "abc"'),
         (Annotated[pydantic.SecretStr, Field(min_length=2)], '"ab"', '"a"'),
         (Annotated[pydantic.SecretBytes, Field(max_length=2)], '"ab"', '"abc" "éé"'),
+        (pydantic.EmailStr, '"a.b_c.d+e.f-g@my-own-site.co.uk" "o\'n@12.io"', '"a.b.c.d.e@f.gh" ".a@b.cd" "a..b@c.de" "a@b--c.de"'),
         (Annotated[pydantic.EmailStr, Field(max_length=8)], '"a@bc.de"', '"abc@bc.de" "a@BC.de"'),
         (Annotated[pydantic.EmailStr, Field(max_length=254)], '"a@bc.de"', '"a"'),
         (zoneinfo.ZoneInfo, '"UTC" "Europe/Paris"', '"Mars/Olympus" ""'),
