@@ -84,7 +84,9 @@ def email_text() -> Node:
     return seq(tree(f"(?:{_LOCAL})@(?:{_LABEL}\\.){{1,3}}"), _top_level())
 
 
-_HOST_LABEL: Final = "[a-zA-Z0-9](?:[a-zA-Z0-9]|-[a-zA-Z0-9]){0,24}"
+_HOST_LABEL: Final = "[a-zA-Z0-9](?:[a-zA-Z0-9_]|-[a-zA-Z0-9]){0,24}"
+_PERCENT: Final = "%[0-9A-Fa-f]{2}"
+_PERSON: Final = f"(?:[A-Za-z0-9._~-]|{_PERCENT})"
 _PORT: Final = "(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6(?:[0-4][0-9]{3}|5(?:[0-4][0-9]{2}|5(?:[0-2][0-9]|3[0-5]))))"
 _LETTERS: Final = "A-Za-z0-9._~!$&()*+,;=:@/-"
 MAX_TAIL: Final = 120
@@ -101,13 +103,13 @@ def url_text(schemes: Sequence[str], *, bounded: bool, user: bool) -> Node:
     """
     scheme = alt(literal(one) for one in schemes if one != "file")
     # A last label that is not a number cannot be read as an IPv4 address.
-    name = seq(repeat(tree(f"{_HOST_LABEL}\\."), 0, 3), _host_end())
+    name = seq(repeat(tree(f"{_HOST_LABEL}\\."), 0, 5), _host_end())
     host = alt([name, tree(IPV4)])
     port = tree(f"(?::{_PORT})?")
-    person = tree("(?:[A-Za-z0-9._~-]{1,32}(?::[A-Za-z0-9._~-]{1,32})?@)?") if user else tree("")
+    person = tree(f"(?:{_PERSON}{{0,32}}(?::{_PERSON}{{1,32}})?@)?") if user else tree("")
     bound = f"{{0,{MAX_TAIL}}}" if bounded else "*"
     apostrophe = "" if bounded else "'"  # %27 in a query
-    letter = f"(?:[{apostrophe}{_LETTERS}]|%[0-9A-F]{{2}})"
+    letter = f"(?:[{apostrophe}{_LETTERS}]|{_PERCENT})"
     tail = tree(f"(?:[/?](?:{letter}|\\?){bound})?(?:#(?:{letter}|\\?){bound})?")
     remote = seq(scheme, literal("://"), person, host, port, tail)
     return alt([remote, tree(f"file:///{letter}{bound}")]) if "file" in schemes else remote
@@ -120,4 +122,4 @@ def least_url(scheme: str) -> str:
 
 @functools.cache
 def _host_end() -> Node:
-    return tree("[a-zA-Z](?:[a-zA-Z0-9]|-[a-zA-Z0-9]){0,18}")
+    return tree("[a-zA-Z](?:[a-zA-Z0-9_]|-[a-zA-Z0-9]){0,18}")

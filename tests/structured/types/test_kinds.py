@@ -146,6 +146,8 @@ class Numbered(BaseModel, extra="allow"):
         (Annotated[pydantic.HttpUrl, pydantic.UrlConstraints(max_length=20)], '"https://a.bc/d"', '"https://example.com" "https://a.b/?c=\'"'),
         (Annotated[pydantic.HttpUrl, Field(max_length=255)], '"https://example.com"', '"https://a.b/' + "c" * 242 + '"'),
         (Annotated[pydantic.AnyUrl, FILES_OF_HOSTS], '"smb://a/b"', '"file:///b" "SMB://a"'),
+        (pydantic.HttpUrl, '"https://api.v2.eu-west-1.example.co.uk/%e2%82%ac" "http://my_host:8000"', '"http://a.b.c.d.e.f.g" "http://a:b@c.d"'),
+        (pydantic.RedisDsn, '"redis://:p%40ss@localhost:6379/0" "rediss://me@a.b"', '"redis://:@a"'),
         (pydantic.MongoDsn, '"mongodb://a.b:27017" "mongodb://a:65535"', '"mongodb://a:65536" "mongodb://a:123456"'),
         (pydantic.PostgresDsn, '"postgres://me:pw@db.local:5432/x"', '"http://a.b"'),
         (Path, '"a/b" ""', "1"),
