@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,9 @@ _NESTINGS: Final = (MAX_DEPTH, 32, 16, 8)
 
 _MSGSPEC_ERRORS: Final = (TypeError, ValueError, NameError, RuntimeError)
 """The errors of msgspec for a type that it does not know."""
+
+_POINTER: Final = re.compile(r"#(/\S*)")
+"""A JSON pointer in an error: users see their type, and not the schema."""
 
 _FEW_SHAPES: Final = SchemaLimits(shapes=8_000)
 """The size of a recursive type: a constraint of more takes seconds to compile."""
@@ -65,7 +69,8 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
             break
         except InvalidConstraintError as error:
             if not may_shrink:
-                raise UnsupportedConstraintError([Violation(name, "type", str(error))]) from None
+                reason = _POINTER.sub(lambda found: _path(found[1], name), str(error))
+                raise UnsupportedConstraintError([Violation(name, "type", reason)]) from None
     return TypedSchema(kind, document, tuple(reader.python.values()), parse, plain)
 
 

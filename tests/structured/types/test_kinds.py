@@ -316,6 +316,15 @@ def test_what_cannot_be_guaranteed_is_named(kind: Any, paths: list[str]) -> None
         assert name.startswith(path)
 
 
+def test_an_error_has_the_path_of_a_field_and_no_pointer_into_the_schema() -> None:
+    class Holder(BaseModel):
+        numbers: Annotated[list[Annotated[int, Field(gt=3, lt=4)]], Field(min_length=1)]
+
+    with pytest.raises(UnsupportedConstraintError) as caught:
+        typed_schema(Holder)
+    assert str(caught.value) == "Holder: type: no value matches the schema, since none matches Holder.numbers[]"
+
+
 def test_choices_and_defaults_are_written_without_what_json_cannot_hold() -> None:
     one = walker(Agent)
     texts = ['{"name":"a"}', '{"name":"a","tools":[]}', '{"name":"a","tool":null}', '{"name":"a","source":"b"}']
