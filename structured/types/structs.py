@@ -61,6 +61,11 @@ class _Converter:
         kind = kinds.get(type(info).__name__, "list")
         return {"type": kind, "items_schema": self.convert(info.item_type), **_given(info, _LENGTHS)}
 
+    def variable(self, info: Any) -> dict[str, Any]:
+        """A tuple of any length."""
+        items = [self.convert(info.item_type)]
+        return {"type": "tuple", "items_schema": items, "variadic_item_index": 0, **_given(info, _LENGTHS)}
+
     def fixed(self, info: Any) -> dict[str, Any]:
         return {"type": "tuple", "items_schema": [self.convert(one) for one in info.item_types]}
 
@@ -145,7 +150,7 @@ _CONVERTERS: Final[dict[str, Callable[[_Converter, Any], dict[str, Any]]]] = {
     "TimeType": _Converter.moment,
     "ListType": _Converter.items,
     "CollectionType": _Converter.items,
-    "VarTupleType": _Converter.items,
+    "VarTupleType": _Converter.variable,
     "SetType": _Converter.items,
     "FrozenSetType": _Converter.items,
     "TupleType": _Converter.fixed,

@@ -105,9 +105,12 @@ def test_a_part_that_is_not_hashable_is_named(kind: Any, part: str) -> None:
 
 def test_structs_of_msgspec() -> None:
     msgspec = pytest.importorskip("msgspec", reason="needs msgspec")
-    point = msgspec.defstruct("Point", [("x", int)], frozen=True)
+    point = msgspec.defstruct("Point", [("x", int), ("more", tuple[int, ...], ())], frozen=True)
     _every_text_is_read(msgspec.defstruct("Holder", [("value", set[point])]))
     _every_text_is_read(msgspec.defstruct("Holder", [("value", set[msgspec.defstruct("Same", ["x"], eq=False)])]))
+    _every_text_is_read(
+        msgspec.defstruct("Holder", [("value", set[Annotated[tuple[str, ...], msgspec.Meta(max_length=2)]])])
+    )
     for item, part in (
         (msgspec.defstruct("Changing", [("x", int)]), "Changing"),
         (msgspec.defstruct("Deep", [("x", list[int])], frozen=True), "list"),
