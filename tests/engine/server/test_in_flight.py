@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from endless_work import EndlessWork
 from fake_engine import FakeEngine
 from patience import until
 
@@ -100,20 +100,9 @@ async def test_a_cancelled_task_cancels_its_request(face: Face, engine: FakeEngi
     engine.release()
 
 
-class Endless:
-    """A compiler that never answers."""
-
-    def __init__(self) -> None:
-        self.futures: list[Future[Any]] = []
-
-    def submit(self, constraint: object, caller: str) -> Future[Any]:
-        self.futures.append(Future())
-        return self.futures[-1]
-
-
-def compiling(face: Face, engine: FakeEngine) -> tuple[Endless, asyncio.Task[list[str]]]:
+def compiling(face: Face, engine: FakeEngine) -> tuple[EndlessWork, asyncio.Task[list[str]]]:
     """A request for two outputs whose constraint compiles, and how these finish."""
-    endless: Any = Endless()
+    endless: Any = EndlessWork()
     engine.enforce(endless)
 
     async def run() -> list[str]:
@@ -137,7 +126,7 @@ async def test_a_request_can_be_cancelled_while_its_constraint_compiles(face: Fa
 
 
 async def test_a_request_that_is_cancelled_at_once_compiles_nothing(face: Face, engine: FakeEngine) -> None:
-    engine.enforce(Endless())  # type: ignore[arg-type]
+    engine.enforce(EndlessWork())  # type: ignore[arg-type]
     with face.request() as request:
         request.admit()
         assert request.cancel()

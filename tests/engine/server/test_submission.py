@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from endless_work import EndlessWork
 from fake_engine import FakeEngine
 
 from draftline.engine.errors import DeadlineExceededError
@@ -15,21 +15,6 @@ from draftline.engine.params import Constraint
 from draftline.engine.protocol import GenerateRequest, Prompt
 from draftline.engine.server.submission import prepared
 from draftline.engine.server.tokenizer_pool import LONG
-
-
-class Endless:
-    """A compiler and a tokenizer that never answer."""
-
-    def __init__(self) -> None:
-        self.futures: list[Future[Any]] = []
-
-    def submit(self, constraint: object, caller: str) -> Future[Any]:
-        self.futures.append(Future())
-        return self.futures[-1]
-
-    async def token_ids(self, prompt: Prompt, caller: str) -> Sequence[int]:
-        ids: Sequence[int] = await asyncio.wrap_future(self.submit(prompt, caller))
-        return ids
 
 
 @pytest.mark.parametrize(
@@ -41,7 +26,7 @@ class Endless:
     ids=["constraint", "prompt"],
 )
 async def test_a_timeout_ends_the_wait(request_: GenerateRequest, engine: FakeEngine) -> None:
-    endless: Any = Endless()
+    endless: Any = EndlessWork()
     engine.enforce(endless)
     with pytest.raises(DeadlineExceededError):
         await prepared(engine, endless, request_)
