@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from draftline.engine.client.access import checked_token
+from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.engine.client.tls import Tls
 from draftline.engine.errors import InvalidRequestError, UsageError
 from draftline.engine.options import Options
@@ -53,7 +54,7 @@ class Connection(Options):
         Raises:
             UsageError: a file cannot be used.
         """
-        options = [("grpc.max_receive_message_length", -1)]
+        options = [OWN_CONNECTION, ("grpc.max_receive_message_length", -1)]
         tls = self.certificates()
         if tls is None:
             return grpc.insecure_channel(address, options)

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from draftline.engine.client.access import checked_token, is_grpc_address
 from draftline.engine.client.async_generation import AsyncGeneration, too_late
+from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.engine.client.convert import constraint_message, constraint_report
 from draftline.engine.client.errors import call_error
 from draftline.engine.client.pace import Pacer
@@ -60,6 +61,7 @@ _Answer = TypeVar("_Answer")
 _CLOSED = "the client is closed"
 
 _OPTIONS = [
+    OWN_CONNECTION,
     # A response may be larger than gRPC's default limit of 4 MiB.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.engine.client.tls import Tls
 from draftline.v1 import admin_pb2 as pb
 from draftline.v1.admin_pb2_grpc import AdminServiceStub
@@ -20,8 +21,11 @@ class ServerMetrics:
 
     def __init__(self, address: str, token: str | None, tls: Tls | None) -> None:
         """Connect when metrics are first read. ``tls`` is None for plaintext."""
+        options = [OWN_CONNECTION]
         self._channel = (
-            grpc.aio.insecure_channel(address) if tls is None else grpc.aio.secure_channel(address, tls.credentials())
+            grpc.aio.insecure_channel(address, options)
+            if tls is None
+            else grpc.aio.secure_channel(address, tls.credentials(), options)
         )
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
 

@@ -11,7 +11,7 @@ import pytest
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when gRPC starts; otherwise it logs every lost connection
 
 from fake_engine import FakeEngine
-from grpc_client import AsyncStub
+from grpc_client import AsyncStub, connect
 
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
@@ -50,7 +50,7 @@ async def server() -> AsyncIterator[Server]:
 @pytest.fixture
 async def channel(server: Server) -> AsyncIterator[grpc.aio.Channel]:
     """A connection to the server."""
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         yield channel
 
 

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-import grpc.aio
 import pytest
 import torch
 import transformers
+from grpc_client import connect
 from transformers.initialization import no_init_weights
 
 from draftline import LLM, EngineConfig, SamplingParams, quant
@@ -126,7 +126,7 @@ async def test_requests_on_one_stream_equal_their_solo_runs(compared: range, llm
     await server.start()
     try:
         await server.serve(engine)
-        async with grpc.aio.insecure_channel(server.address) as channel:
+        async with connect(server.address) as channel:
             call = InferenceServiceStub(channel).Session()
             for i in range(count):
                 await call.write(pb.SessionRequest(request_id=str(i), submit=wire_request(i)))

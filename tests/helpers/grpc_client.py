@@ -12,6 +12,7 @@ from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
+from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.v1 import engine_pb2 as pb
 
 if TYPE_CHECKING:
@@ -20,6 +21,14 @@ else:
     from draftline.v1.engine_pb2_grpc import InferenceServiceStub as InferenceServiceAsyncStub
 
 AsyncStub = InferenceServiceAsyncStub
+
+
+def connect(address: str, *options: tuple[str, int]) -> grpc.aio.Channel:
+    """A channel that shares no connection with others.
+
+    A connection that failed would otherwise still fail for a later server that got the same port.
+    """
+    return grpc.aio.insecure_channel(address, [OWN_CONNECTION, *options])
 
 
 def text_request(text: str, max_tokens: int = 4, **sampling: object) -> pb.GenerateRequest:

@@ -30,6 +30,7 @@ from draftline.engine.cli import app, main
 from draftline.engine.cli.chat import with_recommended
 from draftline.engine.cli.serve import LISTENING, READY
 from draftline.engine.cli.topics import TOPICS
+from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.params import Constraint, Reasoning, SamplingParams
@@ -418,7 +419,7 @@ def test_serve_from_start_to_sigterm(process: Callable[..., subprocess.Popen[str
     assert json.loads(run("info", "--server", address, "--json").stdout)["model"] == "fake"
     error = failed(run("generate", "x" * 5000, "--server", address), 1)
     assert error.startswith("the server answers INVALID_ARGUMENT: text: the prompt is too long: 5000 bytes of UTF-8")
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, [OWN_CONNECTION]) as channel:
         request = pb.GenerateRequest(text="running", sampling=pb.SamplingParams(max_tokens=100))
         running = iter(InferenceServiceStub(channel).Generate(request))
         first = next(running)
@@ -460,7 +461,7 @@ def test_a_second_signal_ends_at_once(number: signal.Signals, process: Callable[
     server = process("serve", "--port", "0")
     address = said(server, LISTENING)
     said(server, READY)
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, [OWN_CONNECTION]) as channel:
         request = pb.GenerateRequest(text="long", sampling=pb.SamplingParams(max_tokens=4000))
         running = iter(InferenceServiceStub(channel).Generate(request))
         next(running)

@@ -69,6 +69,21 @@ def tokens(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
+async def test_a_new_client_does_not_wait_for_an_earlier_ones_failed_connections(
+    make_engine: Callable[..., FakeEngine],
+) -> None:
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    for _ in range(5):  # each failed connection doubles the wait
+        async with AsyncClient(address, retry=RetryPolicy(attempts=1)) as early:
+            with pytest.raises(EngineStoppedError):
+                await early.submit("abc").result()
+    server = await serve(make_engine(), port)
+    async with AsyncClient(address, retry=RetryPolicy(attempts=1)) as client:
+        assert (await client.submit("abc", params(3)).result()).outputs[0].text == "abc"
+    await server.abort()
+
+
 async def test_an_absent_server_is_waited_for_until_the_timeout(make_engine: Callable[..., FakeEngine]) -> None:
     port = free_port()
     async with AsyncClient(f"127.0.0.1:{port}", retry=QUICK) as client:

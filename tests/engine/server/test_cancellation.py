@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 from fake_engine import MAX_MODEL_LEN, FakeEngine
 from google.protobuf.duration_pb2 import Duration
-from grpc_client import AsyncStub, SessionClient, text_request, texts, violations
+from grpc_client import AsyncStub, SessionClient, connect, text_request, texts, violations
 from patience import DEADLINE_S, PATIENCE_S
 from stepped_engine import SteppedEngine
 
@@ -47,7 +47,7 @@ async def test_a_cancelled_request_is_freed_one_step_later(
     way: str, server: Server, stub: AsyncStub, stepped: SteppedEngine
 ) -> None:
     # A separate connection, which can be dropped.
-    channel = grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)])
+    channel = connect(server.address)
     timeout = DEADLINE_S if way == "deadline of the call" else None
     client = SessionClient(InferenceServiceStub(channel), timeout)
     names = ("a", "b")
@@ -143,8 +143,8 @@ async def test_a_stalled_reader_is_cancelled_and_others_are_not(
     # Two messages that exceed the buffers of the connection, then one for each step.
     request = text_request("x" * (MAX_MODEL_LEN - 200), max_tokens=100, prompt_logprobs=20, logprobs=20)
     async with (
-        grpc.aio.insecure_channel(server.address, [*small_window, ("grpc.use_local_subchannel_pool", 1)]) as slow,
-        grpc.aio.insecure_channel(server.address) as quick,
+        connect(server.address, *small_window) as slow,
+        connect(server.address) as quick,
     ):
         stalled = SessionClient(InferenceServiceStub(slow))
         if call == "Session":

@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 from examples import examples
 from fake_engine import fake_info
-from grpc_client import SessionClient, text_request
+from grpc_client import SessionClient, connect, text_request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE_S
@@ -53,7 +53,7 @@ class Rig:
         self.server = Server(ServerConfig(port=0, log_requests=False))
         await self.server.start()
         await self.server.serve(self.engine)
-        self.channel = grpc.aio.insecure_channel(self.server.address)
+        self.channel = connect(self.server.address)
         self.stub = InferenceServiceStub(self.channel)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:

@@ -13,7 +13,7 @@ import grpc.aio
 import httpx2
 import pytest
 from fake_engine import FakeEngine
-from grpc_client import AsyncStub, SessionClient, status_of, text_request, texts
+from grpc_client import AsyncStub, SessionClient, connect, status_of, text_request, texts
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha import reflection_pb2
 from http2_client import ACK, GOAWAY, PING, PREFACE, SETTINGS, frame
@@ -177,7 +177,7 @@ async def test_draining_gives_up_after_its_timeout_and_cancels_the_rest(engine: 
     server = Server(ServerConfig(port=0, drain_timeout=0.1))
     await server.start()
     await server.serve(engine)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         client = SessionClient(InferenceServiceStub(channel))
         await client.submit("a", text_request("a"))
         await asyncio.to_thread(engine.wait_running, 1)
@@ -197,7 +197,7 @@ async def test_a_stream_outlives_what_the_engine_says_of_requests_that_were_cut_
     server = Server(ServerConfig(port=0, drain_timeout=0.1))
     await server.start()
     await server.serve(engine)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         client = SessionClient(InferenceServiceStub(channel))
         for name in ("a", "b"):
             await client.submit(name, text_request(name, max_tokens=4000))
@@ -275,7 +275,7 @@ async def test_a_client_is_one_caller_over_grpc_and_http(engine: FakeEngine, cap
     await server.start()
     await server.serve(engine)
     for host in ("[::1]", "127.0.0.1"):
-        async with grpc.aio.insecure_channel(f"{host}:{server.address.rpartition(':')[2]}") as channel:
+        async with connect(f"{host}:{server.address.rpartition(':')[2]}") as channel:
             async for _ in InferenceServiceStub(channel).Generate(text_request("a")):
                 pass
         async with httpx2.AsyncClient(base_url=f"http://{host}:{str(server.http_address).rpartition(':')[2]}") as http:
@@ -291,7 +291,7 @@ async def test_an_ipv6_address_is_written_in_brackets(engine: FakeEngine) -> Non
     await server.start()
     assert server.address.startswith("[::1]:")
     await server.serve(engine)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         assert await check(channel, "") == SERVING
     await server.abort()
 

@@ -11,10 +11,11 @@ import grpc
 import grpc.aio
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine, fake_info
-from grpc_client import AsyncStub, SessionClient, retry_delay_s, status_of, text_request, texts
+from grpc_client import AsyncStub, SessionClient, connect, retry_delay_s, status_of, text_request, texts
 from patience import PATIENCE_S
 from stepped_engine import SteppedEngine
 
+from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.backlog import Backlog
 from draftline.engine.request.request import RequestBuilder
@@ -82,7 +83,7 @@ async def test_sessions_are_bounded(engine: FakeEngine, caplog: pytest.LogCaptur
     server = Server(ServerConfig(port=0, max_sessions=2))
     await server.start()
     await server.serve(engine)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         stub = InferenceServiceStub(channel)
         first, second = SessionClient(stub), SessionClient(stub)
         for client in (first, second):
@@ -112,7 +113,7 @@ async def test_calls_beyond_the_streams_of_a_connection_wait_at_the_client(
     await server.start()
     await server.serve(engine)
     engine.hold()
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         await channel.channel_ready()  # from then on the client knows the limit; the server may refuse earlier calls
         stub: AsyncStub = InferenceServiceStub(channel)
 
@@ -135,7 +136,7 @@ async def test_calls_beyond_the_streams_of_a_connection_wait_at_the_client(
 async def test_a_burst_of_calls_loses_none(serve: Callable[..., Any]) -> None:
     """They come while the event loop is busy, and wait in gRPC, which by default ends some of more than 1000."""
     server = await serve(max_streams=4096)
-    with grpc.insecure_channel(server.address) as channel:
+    with grpc.insecure_channel(server.address, [OWN_CONNECTION]) as channel:
         stub = InferenceServiceStub(channel)
         calls = [stub.GetModel.future(pb.GetModelRequest()) for _ in range(4000)]  # without a pause for the event loop
         answers = await asyncio.to_thread(lambda: [call.result(PATIENCE_S) for call in calls])
@@ -146,7 +147,7 @@ async def test_a_message_that_is_too_large_is_refused(engine: FakeEngine) -> Non
     server = Server(ServerConfig(port=0, max_request_mib=1))
     await server.start()
     await server.serve(engine)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         stub: AsyncStub = InferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
             await stub.Generate(text_request("x" * (1 << 20))).read()
@@ -195,7 +196,7 @@ async def test_a_full_queue_makes_room_for_a_lighter_caller(tmp_path: Path) -> N
     await server.start()
     engine = SteppedEngine(num_slots=1, max_waiting=3)
     await server.serve(engine)
-    channel = grpc.aio.insecure_channel(server.address)
+    channel = connect(server.address)
     heavy, light = (
         SessionClient(InferenceServiceStub(channel), metadata=(("authorization", f"Bearer the-token-of-{name}"),))
         for name in ("heavy", "light")

@@ -16,11 +16,12 @@ import pytest
 import trustme
 from fake_engine import FakeEngine
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
-from grpc_client import SessionClient, retry_delay_s, status_of, text_request, texts, violations
+from grpc_client import SessionClient, connect, retry_delay_s, status_of, text_request, texts, violations
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from patience import PATIENCE_S
 from pydantic import ValidationError
 
+from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.engine.errors import CertificateError, QueueFullError, TokenFileError, UnauthenticatedError
 from draftline.engine.server.access import Caller, TokenAccess
 from draftline.engine.server.config import ServerConfig
@@ -66,7 +67,7 @@ def secure(server: Server, authority: trustme.CA, client: trustme.LeafCert | Non
         client.private_key_pem.bytes() if client else None,
         b"".join(blob.bytes() for blob in client.cert_chain_pems) if client else None,
     )
-    return grpc.aio.secure_channel(server.address, credentials, [("grpc.use_local_subchannel_pool", 1)])
+    return grpc.aio.secure_channel(server.address, credentials, [OWN_CONNECTION])
 
 
 async def refused(channel: grpc.aio.Channel) -> grpc.StatusCode:
@@ -85,7 +86,7 @@ async def test_tls_and_a_rotated_certificate(serve: Callable[..., Any], tmp_path
     async with secure(server, new) as channel, secure(server, old) as outdated:
         assert await answer(channel) == "abc"
         assert await refused(outdated) is grpc.StatusCode.UNAVAILABLE
-    async with grpc.aio.insecure_channel(server.address) as plaintext:
+    async with connect(server.address) as plaintext:
         assert await refused(plaintext) is grpc.StatusCode.UNAVAILABLE
 
 
@@ -181,7 +182,7 @@ def bearer(token: str) -> tuple[tuple[str, str], ...]:
 
 async def test_calls_need_a_known_token_and_probes_need_none(serve: Callable[..., Any], tmp_path: Path) -> None:
     server = await serve(tokens=write(tmp_path / "tokens.yaml", TOKENS))
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         assert await answer(channel, metadata=bearer(CLIENT)) == "abc"
         stub, admin = InferenceServiceStub(channel), AdminServiceStub(channel)
         unknown: list[Any] = [
@@ -202,7 +203,7 @@ async def test_calls_need_a_known_token_and_probes_need_none(serve: Callable[...
 
 async def test_administration_needs_a_token_with_admin_rights(serve: Callable[..., Any], tmp_path: Path) -> None:
     server = await serve(tokens=write(tmp_path / "tokens.yaml", TOKENS))
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         calls: list[Callable[..., Any]] = [
             lambda **c: AdminServiceStub(channel).GetStatistics(admin_pb2.GetStatisticsRequest(), **c),
             lambda **c: channelz_pb2_grpc.ChannelzStub(channel).GetServers(channelz_pb2.GetServersRequest(), **c),
@@ -217,7 +218,7 @@ async def test_administration_needs_a_token_with_admin_rights(serve: Callable[..
 async def test_without_tokens_an_option_allows_administration(serve: Callable[..., Any]) -> None:
     for options, allowed in (({}, True), ({"admin": False}, False)):
         server = await serve(**options)
-        async with grpc.aio.insecure_channel(server.address) as channel:
+        async with connect(server.address) as channel:
             call = AdminServiceStub(channel).GetStatistics(admin_pb2.GetStatisticsRequest())
             if allowed:
                 assert (await call).metrics
@@ -233,7 +234,7 @@ async def test_a_token_bounds_requests_in_flight(
     caplog.set_level(logging.INFO, "draftline.requests")
     server = await serve(tokens=write(tmp_path / "tokens.yaml", TOKENS))
     engine.hold()
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         stub = InferenceServiceStub(channel)
         client = SessionClient.__new__(SessionClient)
         client.call = stub.Session(metadata=bearer(CLIENT))
@@ -255,7 +256,7 @@ async def test_a_token_bounds_requests_in_flight(
 async def test_rotated_tokens_are_valid_at_once(serve: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "tokens.yaml"
     server = await serve(tokens=write(path, TOKENS))
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         assert await answer(channel, metadata=bearer(CLIENT)) == "abc"
         write(path, TOKENS.replace(CLIENT, "the-next-long-token"))
         assert await answer(channel, metadata=bearer("the-next-long-token")) == "abc"
@@ -370,7 +371,7 @@ def test_half_a_certificate_is_an_error(options: dict[str, str]) -> None:
 async def test_a_token_bounds_what_its_requests_ask_for(serve: Callable[..., Any], tmp_path: Path) -> None:
     content = f"tokens: [{{name: client, token: {CLIENT}, max_tokens: 5, max_priority: 1, weight: 2.5}}]"
     server = await serve(tokens=write(tmp_path / "tokens.yaml", content))
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         stub = InferenceServiceStub(channel)
         client = SessionClient(stub, metadata=bearer(CLIENT))
         await client.submit("fine", text_request("abcdefgh", max_tokens=5))
@@ -392,7 +393,7 @@ async def test_a_token_bounds_what_its_requests_ask_for(serve: Callable[..., Any
 async def test_the_limits_of_a_token_cover_every_call(serve: Callable[..., Any], tmp_path: Path) -> None:
     content = f"tokens: [{{name: client, token: {CLIENT}, requests_per_minute: 3}}]"
     server = await serve(tokens=write(tmp_path / "tokens.yaml", content))
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         stub = InferenceServiceStub(channel)
         metadata = bearer(CLIENT)
         await stub.Tokenize(pb.TokenizeRequest(text="a"), metadata=metadata)

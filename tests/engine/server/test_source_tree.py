@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 from importlib.metadata import Distribution, PackageNotFoundError
 
-import grpc.aio
 import pytest
 from fake_engine import FakeEngine
+from grpc_client import connect
 
 import draftline
 from draftline.engine.server.config import ServerConfig
@@ -41,7 +41,7 @@ async def test_every_face_gives_its_version_without_installed_metadata(engine: F
     server = Server(ServerConfig(port=0, gateway=True, otlp_endpoint="http://127.0.0.1:1"))
     await server.start()
     await server.serve(engine)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         model = await InferenceServiceStub(channel).GetModel(pb.GetModelRequest())
         loads = await VllmEngineStub(channel).GetLoads(smg.GetLoadsRequest())
     await server.abort()

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 from fake_engine import FakeEngine
-from grpc_client import status_of, violations
+from grpc_client import connect, status_of, violations
 from patience import until
 
 from draftline.engine import cache_journal
@@ -38,7 +38,7 @@ async def worker(engine: FakeEngine) -> AsyncIterator[tuple[Server, Any]]:
     """A server that listens for a gateway and has no engine yet, and a stub."""
     server = Server(ServerConfig(port=0, gateway=True))
     await server.start()
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         yield server, VllmEngineStub(channel)
     await server.abort()
 

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 from fake_engine import FakeEngine
-from grpc_client import AsyncStub, SessionClient, retry_delay_s, text_request, texts, violations
+from grpc_client import AsyncStub, SessionClient, connect, retry_delay_s, text_request, texts, violations
 from patience import DEADLINE_S, PATIENCE_S
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
@@ -133,7 +133,7 @@ async def test_a_broken_stream_cancels_all_of_its_requests_and_no_others(
     engine.hold()
     other = SessionClient(stub)
     await other.submit("mine", text_request("mine"))
-    async with grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+    async with connect(server.address) as channel:
         client = SessionClient(InferenceServiceStub(channel), timeout=DEADLINE_S if how == "deadline" else None)
         for number in range(3):
             await client.submit(f"r{number}", text_request("text", n=2))
@@ -251,7 +251,7 @@ async def test_a_slow_reader_gets_merged_deltas_and_delays_no_other(
     engine.hold()
     await server.serve(engine)
     window = [("grpc.http2.lookahead_bytes", 65536), ("grpc.http2.bdp_probe", 0)]
-    async with grpc.aio.insecure_channel(server.address, window) as channel:
+    async with connect(server.address, *window) as channel:
         client = SessionClient(InferenceServiceStub(channel))
         requests, tokens = 16, 1500
         for number in range(requests):

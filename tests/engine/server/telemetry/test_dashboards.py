@@ -15,7 +15,7 @@ import pytest
 import yaml
 from fake_engine import FakeEngine
 from fake_nvml import GIB, FakeNvml
-from grpc_client import text_request
+from grpc_client import connect, text_request
 from patience import PATIENCE_S
 
 from draftline.engine.server.config import ServerConfig
@@ -114,7 +114,7 @@ async def series(make_engine: Callable[..., FakeEngine], monkeypatch: pytest.Mon
     assert server._metrics_endpoint is not None
     url = f"http://127.0.0.1:{server._metrics_endpoint.port}/metrics"
     series = Series()
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         for minute in range(MINUTES + 1):
             for _ in range(REQUESTS):
                 async for _ in InferenceServiceStub(channel).Generate(text_request("abc", max_tokens=3)):
@@ -231,7 +231,7 @@ async def test_one_fault_fires_its_alert(serve: Callable[..., Any], engine: Fake
 
     [group] = yaml.safe_load((DEPLOY / "alerts.rules.yaml").read_text())["groups"]
     [alert] = [rule["expr"] for rule in group["rules"] if rule["alert"] == "DraftlineFaults"]
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         await scrape(0)
         await scrape(60)
         assert not series.evaluate(alert, 60)

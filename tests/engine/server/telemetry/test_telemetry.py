@@ -25,7 +25,7 @@ import pytest
 from fake_engine import FakeEngine
 from google.protobuf.duration_pb2 import Duration
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
-from grpc_client import AsyncStub, SessionClient, text_request, violations
+from grpc_client import AsyncStub, SessionClient, connect, text_request, violations
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from patience import DEADLINE_S, PATIENCE_S, until
 from prometheus_client.parser import text_string_to_metric_families
@@ -115,7 +115,7 @@ async def test_the_metrics_port_answers_no_probe(serve: Callable[..., Any], engi
 
 async def test_prometheus_metrics_count_requests(serve: Callable[..., Any], engine: FakeEngine) -> None:
     server = await serve(engine, metrics_port=0)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         await busy(InferenceServiceStub(channel), engine)
         text = await scrape(server)
         assert SECRET not in text
@@ -182,7 +182,7 @@ async def test_open_sessions_and_compilations_are_counted(serve: Callable[..., A
     compiler = ConstraintCompiler(ByteVocabulary(words, frozenset({255}), frozenset({255}), lambda text: []))
     engine.enforce(compiler)
     server = await serve(engine, metrics_port=0)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         stub = InferenceServiceStub(channel)
         session = SessionClient(stub)
         await session.submit("one", text_request("a", max_tokens=1))
@@ -207,7 +207,7 @@ async def test_refused_tokens_are_counted_and_logged(
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text("tokens: [{name: me, token: a-long-enough-token}]")
     server = await serve(engine, metrics_port=0, tokens=str(tokens))
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         stub = InferenceServiceStub(channel)
         for token in ("none of yours", "a-long-enough-token"):
             metadata = (("authorization", f"Bearer {token}"),)
@@ -299,7 +299,7 @@ async def test_a_real_engine_counts_its_token_gaps(serve: Callable[..., Any]) ->
     engine = SteppedEngine()
     engine.release()
     server = await serve(engine)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         client = SessionClient(InferenceServiceStub(channel))
         for name in ("a", "b"):
             await client.submit(name, text_request("abc", max_tokens=5, ignore_eos=True))
@@ -323,7 +323,7 @@ async def test_each_request_is_one_line_of_log_without_its_text(
 ) -> None:
     caplog.set_level(logging.INFO, "draftline.requests")
     server = await serve(engine)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         await busy(InferenceServiceStub(channel), engine)
     lines = [json.loads(JsonFormatter().format(r)) for r in caplog.records if r.name == "draftline.requests"]
     assert SECRET not in caplog.text
@@ -363,7 +363,7 @@ async def test_a_broken_call_reports_its_requests(
     caplog.set_level(logging.INFO, "draftline.requests")
     server = await serve(engine)
     engine.hold()
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         stub = InferenceServiceStub(channel)
         late = stub.Generate(text_request("a"), timeout=DEADLINE_S, metadata=(("x-request-id", "late"),))
         session = SessionClient(stub)
@@ -421,7 +421,7 @@ async def test_traces_name_what_was_asked_for(
     serve: Callable[..., Any], engine: FakeEngine, collector: Collector
 ) -> None:
     server = await serve(engine, otlp_endpoint=collector.url)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         stub = InferenceServiceStub(channel)
         chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="abc")])
         for request in (text_request("abc"), pb.GenerateRequest(chat=chat), text_request("FAIL")):
@@ -455,7 +455,7 @@ async def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(
     monkeypatch.setattr(collector, "export", export)
     monkeypatch.setattr(tracing, "CLOSE_S", 0.1)
     server = await serve(engine, otlp_endpoint=collector.url)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         await InferenceServiceStub(channel).Tokenize(pb.TokenizeRequest(text="abc"))
     await server.abort()
     await until(lambda: bool(calls))
@@ -466,7 +466,7 @@ async def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(
 async def test_traces_continue_the_clients(serve: Callable[..., Any], engine: FakeEngine, collector: Collector) -> None:
     server = await serve(engine, otlp_endpoint=collector.url)
     of_call, of_request, unsampled = ("1" * 32, "2" * 16), ("3" * 32, "4" * 16), ("5" * 32, "6" * 16)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         stub = InferenceServiceStub(channel)
         header = ("traceparent", f"00-{of_call[0]}-{of_call[1]}-01")
         async for _ in stub.Generate(text_request(SECRET, max_tokens=3), metadata=(header,)):
@@ -553,7 +553,7 @@ async def test_steps_can_be_profiled(serve: Callable[..., Any], tmp_path: Any) -
     engine = SteppedEngine()
     engine.release()
     server = await serve(engine, profile_dir=str(tmp_path / "traces"))
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         admin, stub = AdminServiceStub(channel), InferenceServiceStub(channel)
         request = admin_pb2.ProfileRequest(duration=Duration(nanos=300_000_000), include_trace=True)
         profiling, second = (asyncio.ensure_future(admin.Profile(request)) for _ in range(2))
@@ -592,7 +592,7 @@ async def test_a_profile_starts_only_where_its_trace_can_be_written(
     (tmp_path / "file").touch()
     for folder, reason in (("file", "File exists"), ("file/traces", "Not a directory")):
         server = await serve(engine, profile_dir=str(tmp_path / folder))
-        async with grpc.aio.insecure_channel(server.address) as channel:
+        async with connect(server.address) as channel:
             with pytest.raises(grpc.RpcError) as caught:
                 await AdminServiceStub(channel).Profile(admin_pb2.ProfileRequest(duration=Duration(seconds=1)))
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -601,7 +601,7 @@ async def test_a_profile_starts_only_where_its_trace_can_be_written(
 
 async def test_top_shows_the_difference_between_two_snapshots(serve: Callable[..., Any], engine: FakeEngine) -> None:
     server = await serve(engine)
-    async with grpc.aio.insecure_channel(server.address) as channel:
+    async with connect(server.address) as channel:
         admin = AdminServiceStub(channel)
 
         async def look(at: float) -> Snapshot:
