@@ -5,7 +5,7 @@ The chat template renders them elsewhere (`engine/request/tokenization.py`, afte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ Message = Mapping[str, Any]
 """A chat message: ``{"role": ..., "content": ...}``.
 
 An assistant's may have "tool_calls" in OpenAI's form, and "reasoning" (or "reasoning_content"). A tool's has the
-"tool_call_id" of the call whose result it is.
+"tool_call_id" of the call whose result it is, and may repeat the "name" of the function.
 """
 
 
@@ -94,6 +94,7 @@ class Chat:
             for index, message in enumerate(given)
             if isinstance(message, Mapping) and (found := _details(f"chat.messages[{index}]", message)) != NO_DETAILS
         }
+        _check_names(given, details)
         if max_reasoning_tokens is not None and (type(max_reasoning_tokens) is not int or max_reasoning_tokens < 1):
             raise InvalidRequestError(
                 FieldViolation("chat.max_reasoning_tokens", "must be a number of tokens, 1 or more")
@@ -176,3 +177,16 @@ def _details(path: str, message: Mapping[str, Any]) -> MessageDetails:
             raise InvalidRequestError(FieldViolation(f"{path}.{name}", f"must be text, not {kind_of(text)}"))
         check_unicode(f"{path}.{name}", text)
     return MessageDetails(as_tool_calls(message.get("tool_calls") or (), f"{path}.tool_calls"), call_id, reasoning)
+
+
+def _check_names(messages: Sequence[object], details: Mapping[int, MessageDetails]) -> None:
+    """Raise InvalidRequestError where a tool's message names another function than that of the call before it."""
+    called: dict[str, str] = {}
+    for index, message in enumerate(messages):
+        found = details.get(index, NO_DETAILS)
+        called |= {call.id: call.name for call in found.tool_calls}
+        name = message.get("name") if isinstance(message, Mapping) else None
+        if name and called.get(found.tool_call_id) != name:
+            raise InvalidRequestError(
+                FieldViolation(f"chat.messages[{index}].name", "is not the function of the call that it answers")
+            )

@@ -34,17 +34,18 @@ def rendered_chat(chat: Chat, info: EngineInfo) -> tuple[tuple[tuple[str, str], 
     if not chat.tools and not chat.details:
         return chat.messages, chat.rendering
     tools = tuple(_function(tool, index) for index, tool in enumerate(chat.tools))
+    names = {call.id: call.name for details in chat.details.values() for call in details.tool_calls}
     if info.shows_tools:
-        members = {index: _members(details, index) for index, details in chat.details.items()}
+        members = {index: _members(details, index, names) for index, details in chat.details.items()}
         return chat.messages, replace(chat.rendering, tools=tools, members=members)
     tool_format = FORMATS.get(info.tool_format)
     if tool_format is None:
         return chat.messages, chat.rendering
-    return tuple(_explained(chat, tools, tool_format)), chat.rendering
+    return tuple(_explained(chat, tools, names, tool_format)), chat.rendering
 
 
-def _members(details: MessageDetails, message: int) -> Mapping[str, object]:
-    """What a template's message has besides role and content."""
+def _members(details: MessageDetails, message: int, names: Mapping[str, str]) -> Mapping[str, object]:
+    """What a template's message has besides role and content; ``names`` are those of the functions, by a call's id."""
     members: dict[str, object] = {}
     if details.tool_calls:
         members["tool_calls"] = [
@@ -60,6 +61,8 @@ def _members(details: MessageDetails, message: int) -> Mapping[str, object]:
         ]
     if details.tool_call_id:
         members["tool_call_id"] = details.tool_call_id
+    if details.tool_call_id in names:
+        members["name"] = names[details.tool_call_id]  # which some templates show, as Hermes 2 Pro's
     if details.reasoning:
         members["reasoning_content"] = details.reasoning
     return members
@@ -82,7 +85,9 @@ def _arguments(call: ToolCall, path: str) -> dict[str, Any]:
     return arguments
 
 
-def _explained(chat: Chat, tools: tuple[dict[str, Any], ...], how: ToolFormat) -> Iterator[tuple[str, str]]:
+def _explained(
+    chat: Chat, tools: tuple[dict[str, Any], ...], names: Mapping[str, str], how: ToolFormat
+) -> Iterator[tuple[str, str]]:
     messages = list(enumerate(chat.messages))
     if chat.tools and chat.tool_choice.mode != "none":
         schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
@@ -92,7 +97,6 @@ def _explained(chat: Chat, tools: tuple[dict[str, Any], ...], how: ToolFormat) -
             _, (_, content) = messages.pop(0)
             explanation = f"{content}\n\n{explanation}"
         yield "system", explanation
-    names = {call.id: call.name for details in chat.details.values() for call in details.tool_calls}
     for index, (role, content) in messages:
         details = chat.details.get(index, NO_DETAILS)
         if role == "tool":

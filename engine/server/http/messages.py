@@ -163,20 +163,15 @@ def _misplaced(message: ChatMessage, path: str) -> Iterator[FieldViolation]:
 
 
 def _misnamed(placed: Iterable[tuple[str, ChatMessage]]) -> Iterator[FieldViolation]:
-    """A violation for each name that would tell the model something: templates show none.
+    """A violation for each speaker's name that would tell the model something: templates show none.
 
-    A tool's name repeats that of the call. The only name of a role distinguishes no speakers.
+    The only name of a role distinguishes no speakers.
     """
-    called: dict[str | None, str] = {}
     speakers: dict[str, str] = {}
     for place, message in placed:
-        called |= {call.id: call.function.name for call in message.tool_calls or ()}
-        if not message.name:
+        if not message.name or message.role == "tool":
             continue
-        if message.role == "tool":
-            if called.get(message.tool_call_id) != message.name:
-                yield FieldViolation(f"{place}.name", "is not the function of the call that it answers")
-        elif (first := speakers.setdefault(_role(message), message.name)) != message.name:
+        if (first := speakers.setdefault(_role(message), message.name)) != message.name:
             problem = (
                 f"is not supported beside {quoted(first)}: chat templates have no names; write them into the content"
             )
@@ -189,6 +184,8 @@ def _message(message: ChatMessage) -> dict[str, object]:
         values["tool_calls"] = [call.model_dump() for call in message.tool_calls]
     if message.tool_call_id:
         values["tool_call_id"] = message.tool_call_id
+    if message.name and message.role == "tool":
+        values["name"] = message.name
     if reasoning := _reasoning(message):
         values["reasoning"] = reasoning
     return values

@@ -41,6 +41,25 @@ def test_arguments_that_are_no_object_are_named() -> None:
         rendered_chat(called("{"), replace(fake_info(), shows_tools=True))
 
 
+def test_a_template_gets_the_name_of_the_function_whose_result_it_shows() -> None:
+    """Hermes 2 Pro's template refuses results without it."""
+    call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "c", "content": "1"}
+    chat = Chat([{"role": "assistant", "content": None, "tool_calls": [call]}, result])
+    _, rendering = rendered_chat(chat, replace(fake_info(), shows_tools=True))
+    assert rendering.members[1] == {"tool_call_id": "c", "name": "f"}
+
+
+@pytest.mark.parametrize(
+    "result", [{"name": "g", "tool_call_id": "c"}, {"name": "f", "tool_call_id": "d"}, {"name": "f"}]
+)
+def test_the_name_of_another_function_is_refused(result: dict[str, str]) -> None:
+    call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+    messages = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "1", **result}]
+    with pytest.raises(InvalidRequestError, match=r"^chat\.messages\[1\]\.name: is not the function of the call"):
+        Chat(messages)
+
+
 def test_a_variable_that_cannot_be_set_is_no_matter_of_the_messages() -> None:
     class Refusing(ByteTokenizer):
         def encode_chat(self, *_: object) -> list[int]:  # type: ignore[override]
