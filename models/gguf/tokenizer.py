@@ -40,6 +40,14 @@ def _cl100k(digits: str) -> pre_tokenizers.PreTokenizer:
     )
 
 
+_TEKKEN = _isolate(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The pattern of Mistral's tekken files, the same in each of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
     """How one ``tokenizer.ggml.pre`` splits text before merging.
@@ -57,11 +65,18 @@ class PreTokenizer:
     add_bos: bool = False
 
 
+_LLAMA3 = PreTokenizer((_cl100k("1,3"),), ignore_merges=True, add_bos=True)
+_QWEN2 = PreTokenizer((_cl100k("1"),), nfc=True)
+
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "gpt-2": PreTokenizer((_GPT2,)),
     "smollm": PreTokenizer((pre_tokenizers.Digits(individual_digits=True), _GPT2)),
-    "llama-bpe": PreTokenizer((_cl100k("1,3"),), ignore_merges=True, add_bos=True),
-    "qwen2": PreTokenizer((_cl100k("1"),), nfc=True),
+    "llama-bpe": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "llama3": _LLAMA3,
+    "tekken": PreTokenizer((_TEKKEN,), ignore_merges=True, add_bos=True),
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
     "default": PreTokenizer(
         (_isolate(r"[\p{P}\$\+<=>\^~\|]+"), _GPT2, _isolate(r"\p{N}+"), _isolate("[0-9][0-9][0-9]"))
     ),

@@ -50,6 +50,11 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+"
 )
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 # The pre-tokenizers and normalizers of the models' own tokenizer.json, by the name that llama.cpp gives them.
 ORIGINALS: dict[str, tuple[list[pre_tokenizers.PreTokenizer], normalizers.Normalizer | None]] = {
     "gpt-2": ([GPT2], None),
@@ -59,6 +64,7 @@ ORIGINALS: dict[str, tuple[list[pre_tokenizers.PreTokenizer], normalizers.Normal
         [pre_tokenizers.Split(Regex(LLAMA3.replace("{1,3}", "")), "isolated"), BYTES],
         normalizers.NFC(),
     ),
+    "tekken": ([pre_tokenizers.Split(Regex(TEKKEN), "isolated"), BYTES], None),
 }
 
 
@@ -158,7 +164,16 @@ def test_the_kinds_of_tokens(pair: tuple[Tokenizer, Backend]) -> None:
     )
 
 
-DIGITS = {"gpt-2": ["12345"], "smollm": ["1", "2", "3", "4", "5"], "llama-bpe": ["123", "45"], "qwen2": list("12345")}
+DIGITS = {
+    "gpt-2": ["12345"],
+    "smollm": list("12345"),
+    "llama-bpe": ["123", "45"],
+    "llama-v3": ["123", "45"],
+    "llama3": ["123", "45"],
+    "qwen2": list("12345"),
+    "deepseek-r1-qwen": list("12345"),
+    "tekken": list("12345"),
+}
 
 
 @pytest.mark.parametrize("pre", DIGITS)
@@ -172,6 +187,13 @@ def test_digits_are_split_as_the_model_was_trained(tmp_path: Path, pre: str) -> 
     assert [tokenizer.token_bytes(index).decode() for index in tokenizer.encode("12345")] == DIGITS[pre]
 
 
+def test_tekken_splits_before_a_capital_letter(tmp_path: Path) -> None:
+    backend = byte_level([BYTES])
+    tokenizer = Tokenizer.from_gguf(write(tmp_path / "m.gguf", gpt2_fields(backend, "tekken")))
+    split = [backend.encode(piece).ids for piece in (" the", "User", "ASKS", "/\n")]
+    assert tokenizer.encode(" theUserASKS/\n") == [index for ids in split for index in ids]
+
+
 def test_the_default_pre_tokenizer_cuts_digits_in_threes_and_isolates_punctuation(tmp_path: Path) -> None:
     backend = byte_level([BYTES])
     tokenizer = Tokenizer.from_gguf(write(tmp_path / "m.gguf", gpt2_fields(backend, "default")))
@@ -179,10 +201,10 @@ def test_the_default_pre_tokenizer_cuts_digits_in_threes_and_isolates_punctuatio
     assert tokenizer.encode("abc 12345!?x") == [index for ids in split for index in ids]
 
 
-def test_llama_bpe_takes_whole_tokens_that_no_merge_makes(tmp_path: Path) -> None:
+def test_some_take_whole_tokens_that_no_merge_makes(tmp_path: Path) -> None:
     vocab = {token: index for index, token in enumerate(["a", "b", "c", "abc", "x", "y", "xy"])}
     backend = Backend(models.BPE(vocab, [("x", "y")]))
-    for pre, expected in (("llama-bpe", [3]), ("gpt-2", [0, 1, 2])):
+    for pre, expected in (("llama-bpe", [3]), ("tekken", [3]), ("gpt-2", [0, 1, 2])):
         path = write(tmp_path / "m.gguf", gpt2_fields(backend, pre))
         assert Tokenizer.from_gguf(path).encode("abc") == expected
 
@@ -295,7 +317,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no tokenizer": ({"model": MISSING}, r"tokenizer\.ggml\.model: missing"),
     "another kind": ({"model": "t5"}, r"tokenizer\.ggml\.model: 't5' is not supported; gpt2, llama are"),
     "no pre": ({"pre": MISSING}, r"tokenizer\.ggml\.pre: missing, so how text is split is unknown"),
-    "another pre": ({"pre": "tekken"}, r"tokenizer\.ggml\.pre: 'tekken' is not supported; gpt-2, smollm"),
+    "another pre": ({"pre": "viking"}, r"tokenizer\.ggml\.pre: 'viking' is not supported; gpt-2, smollm"),
     "no tokens": ({"tokens": MISSING}, r"tokenizer\.ggml\.tokens: missing"),
     "tokens are numbers": ({"tokens": [1, 2]}, r"tokenizer\.ggml\.tokens: expected an array of strings"),
     "too few types": ({"token_type": [1]}, r"tokenizer\.ggml\.token_type: has 1 entries for"),
