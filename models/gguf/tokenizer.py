@@ -20,6 +20,14 @@ from draftline.models.tokenization.data import TokenizerData
 
 _PREFIX = "tokenizer.ggml."
 _TEMPLATE = "tokenizer.chat_template"
+_ENDS = frozenset(
+    ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
+)
+"""Names of control tokens that end a sequence.
+
+A conversion keeps one end of those in generation_config.json, and llama.cpp knows the others by these names, too.
+"""
+
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
 
 
@@ -108,12 +116,11 @@ def read_gguf_tokenizer(file: GGUFFile) -> TokenizerData:
         ]
     )
     _add_boundary_tokens(vocabulary, built)
-    ends = (vocabulary.token_id(f"{name}_token_id") for name in ("eos", "eot", "eom"))
     return TokenizerData(
         where=str(file.path),
         backend=built.backend,
         bos_id=vocabulary.token_id("bos_token_id"),
-        eos_ids=frozenset(index for index in ends if index is not None),
+        eos_ids=vocabulary.ends(),
         unused_ids=frozenset(index for index, kind in enumerate(types) if kind == _UNUSED),
         chat_template=by_tools(_template(fields, _TEMPLATE), _template(fields, f"{_TEMPLATE}.tool_use")),
         template_variables=vocabulary.named_tokens(),
@@ -141,6 +148,13 @@ class _Vocabulary:
         if index is not None and not 0 <= index < len(self.tokens):
             raise self.fields.error(key, f"{index} is not the id of one of the {len(self.tokens)} tokens")
         return index
+
+    def ends(self) -> frozenset[int]:
+        """The ids that end a sequence: those that keys give, and control tokens of names in ``_ENDS``."""
+        given = (self.token_id(f"{name}_token_id") for name in ("eos", "eot", "eom"))
+        tokens = enumerate(zip(self.tokens, self.types, strict=True))
+        named = (index for index, (token, kind) in tokens if kind == _CONTROL and token in _ENDS)
+        return frozenset(index for index in (*given, *named) if index is not None)
 
     def named_tokens(self) -> dict[str, str]:
         """The tokens that a chat template knows by name."""

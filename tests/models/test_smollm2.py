@@ -88,7 +88,7 @@ def test_the_conversation_is_the_templates(tokenizer: Tokenizer) -> None:
         "<|im_start|>user\nHi <|im_end|><|im_end|>\n<|im_start|>assistant\n"
     )
     assert [index for index in ids if index in tokenizer.special_ids] == [1, 2, 1, 2, 1]
-    assert tokenizer.eos_ids == {2}
+    assert tokenizer.eos_ids == {0, 2}  # <|endoftext|> and <|im_end|>
     assert tokenizer.vocab_size == 49152
 
 

@@ -236,6 +236,15 @@ def test_several_ends_are_known(tmp_path: Path) -> None:
     assert Tokenizer.from_gguf(write(tmp_path / "m.gguf", fields)).eos_ids == {end, 5, 6}
 
 
+def test_control_tokens_that_end_a_sequence_are_known_by_name(tmp_path: Path) -> None:
+    """As with Llama 3.1, whose generation_config.json names three, and of which a conversion keeps one."""
+    fields = gpt2_fields(byte_level([GPT2]), "gpt-2")
+    end, size = fields["tokenizer.ggml.eos_token_id"], len(fields["tokenizer.ggml.tokens"])
+    fields["tokenizer.ggml.tokens"] += ["<|end_of_text|>", "<|eom_id|>", "<|start_header_id|>", "</s>"]
+    fields["tokenizer.ggml.token_type"] += [CONTROL, CONTROL, CONTROL, NORMAL]  # </s> is a word in code of Qwen's
+    assert Tokenizer.from_gguf(write(tmp_path / "m.gguf", fields)).eos_ids == {end, size, size + 1}
+
+
 def test_of_two_tokens_of_one_name_the_first_is_used(tmp_path: Path) -> None:
     fields = gpt2_fields(byte_level([GPT2]), "gpt-2")
     fields["tokenizer.ggml.tokens"][-2] = "a"
