@@ -11,7 +11,7 @@ from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.checkpoints.draft_folder import DRAFT_OF, SharingCheckpoint, read_draft_of
 from draftline.models.checkpoints.dummy import DummyCheckpoint
 from draftline.models.checkpoints.json_file import read_json_object
-from draftline.models.checkpoints.quantized import ConvertedCheckpoint, with_scales
+from draftline.models.checkpoints.quantized import ConvertedCheckpoint, scheme_in, with_scales
 from draftline.models.checkpoints.resolve import MODEL_FILES, TOKENIZER_FILES, ModelSource, SourceKind, resolve_model
 from draftline.models.checkpoints.safetensors import SafetensorsCheckpoint
 from draftline.models.config import ModelConfig
@@ -99,13 +99,16 @@ def _folder_config(source: ModelSource) -> ModelConfig:
 
 def _open_folder(source: ModelSource) -> Checkpoint:
     path = source.path / "config.json"
-    draft_of = read_draft_of(read_json_object(path), str(path))
+    values = read_json_object(path)
+    draft_of = read_draft_of(values, str(path))
     if draft_of is not None and draft_of.shared:
         raise ModelLoadError(
             f"{path}: {DRAFT_OF}: this is a draft model that takes {', '.join(draft_of.shared)} from its target"
             f" {draft_of.model}; it cannot be loaded by itself, only as the draft model of that target"
         )
-    return with_scales(SafetensorsCheckpoint(source.path, _folder_config(source)), read_json_object(path), str(path))
+    # Refused before the files are opened: the tensors of another method may not be those of the configuration.
+    scheme = scheme_in(values, str(path))
+    return with_scales(SafetensorsCheckpoint(source.path, config_from_hf(values, str(path))), scheme, str(path))
 
 
 def _open_gguf(source: ModelSource) -> Checkpoint:

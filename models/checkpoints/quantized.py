@@ -14,11 +14,10 @@ from draftline.quant.scheme import Scheme
 from draftline.quant.tensor import RawTensor
 
 
-def with_scales(checkpoint: Checkpoint, values: Mapping[str, object], where: str) -> Checkpoint:
-    """An HF folder's checkpoint, with scales on the weights if its ``config.json`` has a ``quantization_config``.
+def scheme_in(values: Mapping[str, object], where: str) -> Scheme | None:
+    """The scheme of a ``config.json`` that has a ``quantization_config``.
 
     Args:
-        checkpoint: the folder's tensors.
         values: the content of ``config.json``.
         where: the file that error messages name.
 
@@ -27,14 +26,18 @@ def with_scales(checkpoint: Checkpoint, values: Mapping[str, object], where: str
     """
     config = values.get("quantization_config")
     if config is None:
-        return checkpoint
+        return None
     if not isinstance(config, Mapping):
         raise ModelLoadError(f"{where}: quantization_config: expected an object, got {config!r}")
     try:
-        scheme = quant.scheme_of(config)
+        return quant.scheme_of(config)
     except quant.UnsupportedFormatError as error:
         raise ModelLoadError(f"{where}: {error}") from error
-    return ScaledCheckpoint(checkpoint, scheme, where)
+
+
+def with_scales(checkpoint: Checkpoint, scheme: Scheme | None, where: str) -> Checkpoint:
+    """An HF folder's checkpoint, with scales on the weights if it has a scheme; ``where`` is its ``config.json``."""
+    return checkpoint if scheme is None else ScaledCheckpoint(checkpoint, scheme, where)
 
 
 class ScaledCheckpoint(Checkpoint):

@@ -19,7 +19,7 @@ from draftline import quant
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.checkpoints.dummy import DummyCheckpoint
 from draftline.models.checkpoints.json_file import read_json_object
-from draftline.models.checkpoints.quantized import with_scales
+from draftline.models.checkpoints.quantized import scheme_in, with_scales
 from draftline.models.checkpoints.resolve import MODEL_FILES, TOKENIZER_FILES, SourceKind, resolve_model
 from draftline.models.checkpoints.safetensors import SafetensorsCheckpoint
 from draftline.models.config import ModelConfig
@@ -83,9 +83,10 @@ def open_head(
         weights: Checkpoint = DummyCheckpoint(config.layer, shapes, device)
         return HeadCheckpoint(config, converted(weights, quantization), torch.arange(config.draft_vocab_size))
     maps = {"d2t": (config.draft_vocab_size,), "t2d": (target.config.vocab_size,)}
+    scheme = scheme_in(values, str(path))
     own = SafetensorsCheckpoint(source.path, config.layer, shapes | maps, _stored)
     target_ids = _target_ids(own, config, source.path)
-    complete = _Completed(with_scales(own, values, str(path)), target, target_ids)
+    complete = _Completed(with_scales(own, scheme, str(path)), target, target_ids)
     return HeadCheckpoint(config, converted(complete, quantization), target_ids)
 
 

@@ -194,6 +194,16 @@ def test_an_unknown_configuration_is_refused(field: object, tmp_path: Path) -> N
         open_checkpoint(str(tmp_path))
 
 
+def test_a_method_is_refused_before_its_tensors(tmp_path: Path) -> None:
+    """GPTQ gives every projection a bias, which a Llama has not."""
+    write(
+        tmp_path, "int8-channel", lambda tensors: tensors.update({"model.layers.0.mlp.down_proj.bias": torch.zeros(64)})
+    )
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": {"quant_method": "gptq"}}))
+    with pytest.raises(ModelLoadError, match=r"quantization_config\.quant_method: 'gptq' is not supported"):
+        open_checkpoint(str(tmp_path))
+
+
 @pytest.mark.parametrize("quantization", ["fp8", "int8"])
 def test_conversion_marks_weights_and_keeps_them(quantization: str, tmp_path: Path) -> None:
     write(tmp_path, "fp8-channel")
