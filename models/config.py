@@ -41,7 +41,7 @@ class ModelConfig:
         bos_token_id: the beginning-of-sequence id, or None.
         eos_token_ids: the ids that end a sequence.
         local_rope_theta: base of the rotary frequencies of layers with a window, or None where it is ``rope_theta``.
-        rope_factor: divides positions in layers without a window (linear scaling).
+        rope_factor: divides positions (linear scaling); not in layers with ``local_rope_theta``.
         attention_scale: multiplies attention scores, or None where it is ``head_dim ** -0.5``.
         attention_soft_cap: see `AttentionSpec`; 0 is none.
         logits_soft_cap: the same for the logits.

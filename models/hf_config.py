@@ -158,7 +158,7 @@ def decoder_config(
     if num_heads % num_kv_heads:
         raise hf.error("num_key_value_heads", f"{num_kv_heads} does not divide num_attention_heads = {num_heads}")
     bos = hf.token_ids("bos_token_id")
-    rope_theta, rope_scaling = _rope(hf)
+    rope_theta, rope_factor, rope_scaling = _rope(hf)
     return ModelConfig(
         family=family,
         vocab_size=hf.integer("vocab_size"),
@@ -180,6 +180,7 @@ def decoder_config(
         tied_embeddings=hf.flag("tie_word_embeddings", False),
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=hf.token_ids("eos_token_id"),
+        rope_factor=rope_factor,
     )
 
 
@@ -244,8 +245,11 @@ def rope_scaling(hf: HfConfig, parameters: HfConfig | None) -> HfConfig | None:
     return scaling
 
 
-def _rope(hf: HfConfig) -> tuple[float, RopeScaling | None]:
-    """Base and scaling: from ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling`` before."""
+def _rope(hf: HfConfig) -> tuple[float, float, RopeScaling | None]:
+    """Base, linear factor and Llama 3's scaling.
+
+    From ``rope_parameters`` (transformers 5), or the ``rope_theta`` and ``rope_scaling`` that there were before.
+    """
     parameters = hf.section("rope_parameters")
     scaling = rope_scaling(hf, parameters)
     rope = parameters or scaling or HfConfig({})
@@ -258,9 +262,11 @@ def _rope(hf: HfConfig) -> tuple[float, RopeScaling | None]:
         raise rope.error("partial_rotary_factor", f"{partial} is not supported; only 1 is")
     kind = rope.text("rope_type", rope.text("type", "default"))
     if kind == "default":
-        return theta, None
+        return theta, 1.0, None
+    if kind == "linear":
+        return theta, rope.number("factor"), None
     if kind != "llama3":
-        raise rope.error("rope_type", f"{kind!r} is not supported; 'default' and 'llama3' are")
+        raise rope.error("rope_type", f"{kind!r} is not supported; 'default', 'linear' and 'llama3' are")
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
     if low >= high:
         raise rope.error("low_freq_factor", f"{low} is not below high_freq_factor = {high}")
@@ -269,4 +275,4 @@ def _rope(hf: HfConfig) -> tuple[float, RopeScaling | None]:
     original = rope.integer(name, outer or hf.integer("max_position_embeddings"))
     if outer is not None and outer != original:
         raise hf.error(name, f"{outer}, but the rotary parameters have {original}")
-    return theta, RopeScaling(rope.number("factor"), low, high, original)
+    return theta, 1.0, RopeScaling(rope.number("factor"), low, high, original)

@@ -9,6 +9,8 @@ from draftline.models.families import FAMILIES
 def hf_fields(config: ModelConfig) -> dict[str, object]:
     """The fields that ``config_from_hf`` reads as ``config``."""
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": config.rope_theta}
+    if config.rope_factor != 1.0:
+        rope |= {"rope_type": "linear", "factor": config.rope_factor}
     if config.rope_scaling is not None:
         scaling = config.rope_scaling
         rope |= {

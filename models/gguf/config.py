@@ -134,21 +134,22 @@ def _head_dim(fields: GGUFFields, arch: str, default: int) -> int:
 def _rope_scaling(
     fields: GGUFFields, arch: str, theta: float, factors: Sequence[float] | None
 ) -> dict[str, object] | None:
-    # llama.cpp takes a factor of no type as linear scaling.
-    factor = fields.number(f"{arch}.rope.scaling.factor", 1.0)
-    kind = fields.text(f"{arch}.rope.scaling.type", "none" if factor in (0.0, 1.0) else "linear")
-    if kind != "none":
-        raise fields.error(f"{arch}.rope.scaling.type", f"{kind!r} is not supported; only Llama 3's scaling is")
-    if fields.number(f"{arch}.rope.scale_linear", 1.0) != 1.0:
-        raise fields.error(f"{arch}.rope.scale_linear", "linear rotary scaling is not supported")
+    key = f"{arch}.rope.scaling.type"
+    kind = fields.text(key, "linear")
+    factor = fields.number(f"{arch}.rope.scaling.factor", fields.number(f"{arch}.rope.scale_linear", 1.0))
+    if kind not in ("none", "linear"):
+        raise fields.error(key, f"{kind!r} is not supported; 'none', 'linear' and Llama 3's scaling are")
+    linear = None if kind == "none" or factor in (0.0, 1.0) else {"rope_type": "linear", "factor": factor}
     if factors is None:
-        return None
+        return linear
     try:
         scaling = scaling_of_factors(factors, theta)
     except ValueError as error:
         raise fields.error(ROPE_FACTORS, str(error)) from error
     if scaling is None:
-        return None
+        return linear
+    if linear is not None:
+        raise fields.error(ROPE_FACTORS, f"Llama 3's scaling is not supported beside a linear factor of {factor}")
     return {
         "rope_type": "llama3",
         "factor": scaling.factor,

@@ -35,6 +35,7 @@ CONFIGS = {
     "llama": LLAMA,
     "untied": replace(LLAMA, tied_embeddings=False, bos_token_id=None, eos_token_ids=()),
     "biases": replace(LLAMA, qkv_bias=True, output_bias=True, mlp_bias=True),
+    "linear-rope": replace(LLAMA, rope_factor=4.0),
     "llama3-rope": replace(LLAMA, rope_scaling=RopeScaling(8.0, 1.0, 4.0, 32)),
     "mistral": replace(LLAMA, family="MistralForCausalLM", sliding_windows=(12,) * 3),
     "mistral-no-window": replace(LLAMA, family="MistralForCausalLM"),

@@ -133,7 +133,20 @@ SCALED = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, orig
 )
 def test_rope_in_old_and_new_spelling(fields: dict[str, object], theta: float, scaling: RopeScaling | None) -> None:
     config = read(**fields)
-    assert (config.rope_theta, config.rope_scaling) == (theta, scaling)
+    assert (config.rope_theta, config.rope_factor, config.rope_scaling) == (theta, 1.0, scaling)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_theta": 1e5, "rope_scaling": {"type": "linear", "factor": 4}},  # deepseek-coder-6.7b
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e5, "factor": 4.0}},
+    ],
+    ids=["old", "new"],
+)
+def test_linear_rope_in_old_and_new_spelling(fields: dict[str, object]) -> None:
+    config = read(**fields)
+    assert (config.rope_theta, config.rope_factor, config.rope_scaling) == (1e5, 4.0, None)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +211,7 @@ def test_sliding_windows(fields: dict[str, object], windows: tuple[int | None, .
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings: expected true or false, got 'yes'"),
         ({"eos_token_id": [1, "2"]}, "eos_token_id: expected a token id or a list of token ids"),
         ({"rope_scaling": "llama3"}, "rope_scaling: expected an object, got 'llama3'"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling: rope_type: 'yarn' is not supported; 'default' and"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling: rope_type: 'yarn' is not supported; 'default', "),
         ({"rope_scaling": {"type": "dynamic", "factor": 2}}, "'dynamic' is not supported"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters: rope_type: 'longrope' is not supported"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling: low_freq_factor: missing"),

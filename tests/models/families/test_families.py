@@ -105,6 +105,9 @@ CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
     "llama-multi-query": lambda: transformers.LlamaConfig(**{**_SHAPE, "num_key_value_heads": 1}),
     "mistral": lambda: transformers.MistralConfig(**_SHAPE, sliding_window=24),
     "mistral-head-dim": lambda: transformers.MistralConfig(**_SHAPE, sliding_window=None, head_dim=16),
+    "mistral-linear-rope": lambda: transformers.MistralConfig(
+        **_SHAPE, sliding_window=24, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+    ),
     "qwen2": lambda: transformers.Qwen2Config(**_SHAPE),
     "qwen2-windows": lambda: transformers.Qwen2Config(
         **_SHAPE, use_sliding_window=True, sliding_window=20, max_window_layers=1

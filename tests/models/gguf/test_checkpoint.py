@@ -315,6 +315,31 @@ def test_rope_factors_become_the_scaling(tmp_path: Path) -> None:
     assert open_checkpoint(str(path)).config.rope_scaling == RopeScaling(32.0, 1.0, 4.0, 8192)
 
 
+@pytest.mark.parametrize(
+    ("changes", "factor"),
+    [
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, 4.0),
+        ({"rope.scaling.factor": 4.0}, 4.0),
+        ({"rope.scale_linear": 2.0}, 2.0),  # of old files
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, 1.0),
+        ({"rope.scaling.factor": 0.0}, 1.0),
+    ],
+)
+def test_linear_rope_is_as_in_llama_cpp(tmp_path: Path, changes: dict[str, object], factor: float) -> None:
+    path = write_gguf(tmp_path / "m.gguf", "llama", converted("llama", weights_of(model_of("llama"))), changes)
+    config = open_checkpoint(str(path)).config
+    assert (config.rope_factor, config.rope_scaling) == (factor, None)
+
+
+def test_two_rope_scalings_at_once_are_refused(tmp_path: Path) -> None:
+    tensors = converted("llama", weights_of(model_of("llama")))
+    tensors["rope_freqs.weight"] = (llama3_factors(), GGMLQuantizationType.F32)
+    changes = {"rope.freq_base": 500_000.0, "rope.scaling.factor": 4.0}
+    path = write_gguf(tmp_path / "m.gguf", "llama", tensors, changes)
+    with pytest.raises(ModelLoadError, match=r"rope_freqs\.weight: Llama 3's scaling is not supported beside a linear"):
+        open_checkpoint(str(path))
+
+
 WRONG_METADATA: dict[str, tuple[dict[str, object], str]] = {
     "no layers": ({"block_count": None}, r"llama\.block_count: missing"),
     "too many layers": ({"block_count": 3}, r"llama\.block_count: says 3"),
@@ -327,8 +352,6 @@ WRONG_METADATA: dict[str, tuple[dict[str, object], str]] = {
     "partial rotation": ({"rope.dimension_count": 32}, r"llama\.rope\.dimension_count: 32 differs"),
     "other value size": ({"attention.value_length": 32}, r"llama\.attention\.value_length: 32 differs"),
     "yarn": ({"rope.scaling.type": "yarn"}, r"llama\.rope\.scaling\.type: 'yarn' is not supported"),
-    "linear": ({"rope.scale_linear": 2.0}, r"llama\.rope\.scale_linear: linear"),
-    "factor": ({"rope.scaling.factor": 4.0}, r"llama\.rope\.scaling\.type: 'linear' is not supported"),
     "both ways": ({"attention.causal": False}, r"llama\.attention\.causal: false is not supported"),
     "cap": ({"final_logit_softcapping": 30.0}, r"llama\.final_logit_softcapping: 30\.0 is not supported; only 0\.0 is"),
     "magnitude": ({"rope.scaling.attn_factor": 1.5}, r"llama\.rope\.scaling\.attn_factor: 1\.5 is not supported"),
