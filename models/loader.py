@@ -12,7 +12,14 @@ from draftline.models.checkpoints.draft_folder import DRAFT_OF, SharingCheckpoin
 from draftline.models.checkpoints.dummy import DummyCheckpoint
 from draftline.models.checkpoints.json_file import read_json_object
 from draftline.models.checkpoints.quantized import ConvertedCheckpoint, scheme_in, with_scales
-from draftline.models.checkpoints.resolve import MODEL_FILES, TOKENIZER_FILES, ModelSource, SourceKind, resolve_model
+from draftline.models.checkpoints.resolve import (
+    ADAPTER_FILE,
+    MODEL_FILES,
+    TOKENIZER_FILES,
+    ModelSource,
+    SourceKind,
+    resolve_model,
+)
 from draftline.models.checkpoints.safetensors import SafetensorsCheckpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
@@ -84,31 +91,39 @@ def open_draft_checkpoint(
         return open_checkpoint(model, load_format=load_format, quantization=quantization, device=device)
     source = resolve_model(model, MODEL_FILES)
     if source.kind is SourceKind.FOLDER:
-        path = source.path / "config.json"
-        draft_of = read_draft_of(read_json_object(path), str(path))
+        values, where = _folder_values(source)
+        draft_of = read_draft_of(values, where)
         if draft_of is not None:
-            own = SafetensorsCheckpoint(source.path, _folder_config(source))
-            return converted(SharingCheckpoint(own, target, draft_of.shared, str(path)), quantization)
+            own = SafetensorsCheckpoint(source.path, config_from_hf(values, where))
+            return converted(SharingCheckpoint(own, target, draft_of.shared, where), quantization)
     return open_checkpoint(model, quantization=quantization)
 
 
-def _folder_config(source: ModelSource) -> ModelConfig:
+def _folder_values(source: ModelSource) -> tuple[dict[str, object], str]:
+    """The content of a folder's ``config.json``, and the file's path for error messages."""
     path: Path = source.path / "config.json"
-    return config_from_hf(read_json_object(path), str(path))
+    if not path.is_file() and (source.path / ADAPTER_FILE).is_file():
+        raise ModelLoadError(
+            f"{source.path}: holds an adapter ({ADAPTER_FILE}) and no model: merge it into the checkpoint of its model"
+        )
+    return read_json_object(path), str(path)
+
+
+def _folder_config(source: ModelSource) -> ModelConfig:
+    return config_from_hf(*_folder_values(source))
 
 
 def _open_folder(source: ModelSource) -> Checkpoint:
-    path = source.path / "config.json"
-    values = read_json_object(path)
-    draft_of = read_draft_of(values, str(path))
+    values, where = _folder_values(source)
+    draft_of = read_draft_of(values, where)
     if draft_of is not None and draft_of.shared:
         raise ModelLoadError(
-            f"{path}: {DRAFT_OF}: this is a draft model that takes {', '.join(draft_of.shared)} from its target"
+            f"{where}: {DRAFT_OF}: this is a draft model that takes {', '.join(draft_of.shared)} from its target"
             f" {draft_of.model}; it cannot be loaded by itself, only as the draft model of that target"
         )
     # Refused before the files are opened: the tensors of another method may not be those of the configuration.
-    scheme = scheme_in(values, str(path))
-    return with_scales(SafetensorsCheckpoint(source.path, config_from_hf(values, str(path))), scheme, str(path))
+    scheme = scheme_in(values, where)
+    return with_scales(SafetensorsCheckpoint(source.path, config_from_hf(values, where)), scheme, where)
 
 
 def _open_gguf(source: ModelSource) -> Checkpoint:

@@ -26,8 +26,11 @@ TOKENIZER_FILES = (
 MODEL_FILES = (*TOKENIZER_FILES, "model*.safetensors", "model.safetensors.index.json")
 """The files of a whole model in a hub repository."""
 
-_TOKENIZER_ALONE = ("tokenizer.json", "tokenizer_config.json")
-"""A folder with these files and no model is the source of a tokenizer."""
+ADAPTER_FILE = "adapter_config.json"
+"""A folder with this file and no model is an adapter for one."""
+
+_WITHOUT_MODEL = ("tokenizer.json", "tokenizer_config.json", ADAPTER_FILE)
+"""A folder with one of these files and no model is the source of a tokenizer. Reading its model is an error."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -142,7 +145,7 @@ def _in_folder(folder: Path, name: str) -> ModelSource:
         return ModelSource(SourceKind.GGUF, ggufs[0], name)
     if ggufs:
         raise ModelLoadError(f"{folder}: holds {len(ggufs)} .gguf files ({ggufs[0].name}, …); name one of them")
-    if any((folder / file).is_file() for file in _TOKENIZER_ALONE):
+    if any((folder / file).is_file() for file in _WITHOUT_MODEL):
         return ModelSource(SourceKind.FOLDER, folder, name)
     raise ModelLoadError(f"{folder}: holds no config.json and no .gguf file")
 

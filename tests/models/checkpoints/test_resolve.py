@@ -46,6 +46,15 @@ def test_a_folder_with_a_tokenizer_alone_is_a_source(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path)).kind is SourceKind.FOLDER
 
 
+@pytest.mark.parametrize("files", [(), ("tokenizer.json", "tokenizer_config.json")], ids=["alone", "with tokenizer"])
+def test_an_adapter_is_refused_by_its_file(tmp_path: Path, files: tuple[str, ...]) -> None:
+    """As PEFT writes it, by itself or with the tokenizer."""
+    for name in ("adapter_config.json", "adapter_model.safetensors", *files):
+        touch(tmp_path / name)
+    with pytest.raises(ModelLoadError, match=r"holds an adapter \(adapter_config\.json\) and no model: merge it"):
+        open_checkpoint(str(tmp_path))
+
+
 def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"holds no config\.json and no \.gguf"):
         resolve_model(str(tmp_path))
