@@ -25,7 +25,7 @@ from draftline.engine.outputs import Finished
 from draftline.engine.params import SamplingParams, Speculation
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.validation import violations
-from draftline.models.checkpoints.generation_config import recommended_sampling
+from draftline.models.checkpoints.generation_config import PLACES, recommended_sampling
 from draftline.models.checkpoints.resolve import ModelSource
 from draftline.models.errors import ModelLoadError
 
@@ -107,7 +107,7 @@ def with_recommended(sampling: SamplingParams, model: ModelSource) -> SamplingPa
         return SamplingParams.model_validate({**recommended, **sampling.model_dump(exclude_unset=True)})
     except ValidationError as error:
         wrong = "; ".join(f"{each.field}: {each.description}" for each in violations(error))
-        raise ModelLoadError(f"{model.name}: generation_config.json: {wrong}") from error
+        raise ModelLoadError(f"{model.name}: {PLACES[model.kind]}: {wrong}") from error
 
 
 @dataclass(frozen=True, slots=True)

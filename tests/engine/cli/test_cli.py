@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gguf
 import grpc
 import pytest
 from fake_cli import start_engine
@@ -231,6 +232,18 @@ def test_chat_samples_as_the_model_recommends(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps(fields))
     greeting = run("chat", "--model", str(tmp_path), "--top-p", "0.5", stdin="").stderr.splitlines()[0]
     assert greeting.endswith("temperature 0.6, top-p 0.5")
+
+
+def test_chat_samples_as_a_gguf_file_recommends(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_sampling_temp(0.6)
+    writer.add_sampling_top_k(20)
+    writer.add_sampling_penalty_repeat(1.05)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    recommended = with_recommended(SamplingParams(), resolve_model(str(tmp_path)))
+    assert recommended == SamplingParams(temperature=0.6, top_k=20, repetition_penalty=1.05)
 
 
 @pytest.mark.parametrize(
