@@ -210,6 +210,10 @@ class EngineClient(Protocol):
         """Which of them have not ended."""
         return (not self.stopped.done(),)
 
+    def replicas_with_work(self) -> Sequence[bool]:
+        """Which of them have requests that have not ended."""
+        ...
+
     def flush_prefix_cache(self) -> Future[int]:
         """Free the cache blocks that no sequence holds.
 

@@ -118,6 +118,10 @@ class ThreadedEngine(EngineClient):
         return self._core.stats()
 
     @override
+    def replicas_with_work(self) -> Sequence[bool]:
+        return (bool(self._inbox or self._core.has_work),)
+
+    @override
     def flush_prefix_cache(self) -> Future[int]:
         return self._between_steps(self._core.flush_prefix_cache)
 

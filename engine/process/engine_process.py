@@ -216,6 +216,11 @@ class EngineProcess:
         """The outputs that have not ended, and the prompt tokens that are still to be computed."""
         return self._outputs, self._uncached
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is running here, also one that the process has not noticed."""
+        return bool(self._live)
+
     def stats(self) -> EngineStats:
         """The engine's state as last reported, a fraction of a second ago."""
         return self._stats

@@ -122,6 +122,10 @@ class RemoteEngine(EngineClient):
         return [not replica.has_ended for replica in self.replicas]
 
     @override
+    def replicas_with_work(self) -> Sequence[bool]:
+        return [replica.has_work for replica in self.replicas]
+
+    @override
     def flush_prefix_cache(self) -> Future[int]:
         return _joined(self._run("flush_prefix_cache"), sum)
 

@@ -98,6 +98,12 @@ class ServerConfig(Options):
     drain_timeout: float = Field(
         default=30.0, ge=0, description="seconds in which requests in flight may finish when the server shuts down"
     )
+    step_timeout: float = Field(
+        default=120.0,
+        gt=0,
+        le=86400,
+        description="seconds without a finished step, while there are requests, after which health is NOT_SERVING",
+    )
     max_request_mib: int = Field(default=16, ge=1, le=1024, description="maximum size of a client's message, in MiB")
     max_streams: int = Field(
         default=1024,

@@ -17,6 +17,7 @@ from draftline.engine.protocol import EngineClient
 from draftline.engine.server.access import Access, OpenAccess, TokenAccess
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.grpc.listener import GrpcListener
+from draftline.engine.server.hang_watch import HangWatch
 from draftline.engine.server.listener import Listener
 from draftline.engine.server.state import ServerState
 from draftline.engine.server.telemetry.connections import ConnectionMetrics
@@ -94,7 +95,7 @@ class Server:
             raise
 
     async def serve(self, engine: EngineClient) -> None:
-        """Admit requests to ``engine``. Health probes get "serving" for as long as the engine runs."""
+        """Admit requests to ``engine``. Health probes get "serving" while the engine finishes steps."""
         self._metrics.watch(engine)
         if self._tracing is not None:
             self._tracing.serve(engine.info.model)
@@ -167,8 +168,11 @@ class Server:
         return observers
 
     async def _watch(self, engine: EngineClient) -> None:
-        """Report to health probes that the engine has ended by itself. It already refuses requests."""
-        await asyncio.wait([asyncio.wrap_future(engine.stopped)])
+        """Report to health probes that the engine hangs, goes on, or has ended by itself."""
+        ended = asyncio.wrap_future(engine.stopped)
+        watch = HangWatch(engine, self._config.step_timeout)
+        while not (await asyncio.wait([ended], timeout=watch.interval_s))[0]:
+            self._state.note_hang(hangs=watch.hangs())
         self._state.report_status()
 
     def _stop_watching(self) -> None:

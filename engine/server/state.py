@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from itertools import count
 from typing import Literal, Protocol
@@ -15,9 +16,11 @@ from draftline.engine.server.telemetry.reports import Observer
 from draftline.engine.server.tokenizer_pool import TokenizerPool
 from draftline.engine.streaming.mailbox import Hub
 
-ServerStatus = Literal["loading", "ready", "draining", "stopped"]
-"""For health probes: the model is loading, requests are admitted, the server shuts down, or the engine has ended by
-itself."""
+logger = logging.getLogger(__name__)
+
+ServerStatus = Literal["loading", "ready", "hanging", "draining", "stopped"]
+"""For health probes: the model is loading, the engine serves, it has requests but finishes no step, the server shuts
+down, or the engine has ended by itself."""
 
 CUT_OFF = "the server shut down before it had finished the request"
 """The error of a request that takes longer than a drain."""
@@ -61,6 +64,7 @@ class ServerState:
         self._engine: EngineClient | None = None
         self._tokenizers: TokenizerPool | None = None
         self._draining = False
+        self._hangs = False
         self._status_changed = asyncio.Event()
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -79,12 +83,14 @@ class ServerState:
 
     @property
     def status(self) -> ServerStatus:
-        """The status now. Requests are admitted only if it is ``ready``."""
+        """The status now. Requests are admitted if it is ``ready``, and if it is ``hanging``: an engine may go on."""
         if self._draining:
             return "draining"
         if self._engine is None:
             return "loading"
-        return "stopped" if self._engine.stopped.done() else "ready"
+        if self._engine.stopped.done():
+            return "stopped"
+        return "hanging" if self._hangs else "ready"
 
     @property
     def status_changed(self) -> asyncio.Event:
@@ -95,6 +101,16 @@ class ServerState:
         """Wake all that wait for a change of the status. It waits for none of them."""
         changed, self._status_changed = self._status_changed, asyncio.Event()
         changed.set()
+
+    def note_hang(self, *, hangs: bool) -> None:
+        """Note whether the engine hangs."""
+        if hangs != self._hangs:
+            self._hangs = hangs
+            if hangs:
+                logger.critical("the engine has requests, but has finished no step for %g s", self.config.step_timeout)
+            else:
+                logger.warning("the engine finishes steps again")
+            self.report_status()
 
     def serve(self, engine: EngineClient) -> None:
         """Admit requests to ``engine``."""

@@ -11,6 +11,7 @@ import functools
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import cast
@@ -150,6 +151,10 @@ class FakeEngine(EngineClient):
     def stats(self) -> EngineStats:
         """Counts of requests; the rest is zero."""
         return EngineStats(len(self._live), 0, 0, 0, 0, self.steps, 0, 0, 0, 0)
+
+    def replicas_with_work(self) -> Sequence[bool]:
+        """Whether there are requests."""
+        return (bool(self._live),)
 
     def close(self) -> None:
         """Stop, and fail the running requests."""

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 import grpc.aio
@@ -132,6 +132,22 @@ async def test_health_says_why_a_server_is_not_serving(
     assert await reason(channel) == "draining"
     engine.release()
     assert await draining
+
+
+async def test_a_server_whose_engine_hangs_is_not_serving_until_it_goes_on(
+    serve: Callable[..., Awaitable[Server]], engine: FakeEngine
+) -> None:
+    server = await serve(step_timeout=0.05)
+    async with connect(server.address) as channel:
+        watching = Watching(channel, "")
+        assert await watching.next() == SERVING
+        engine.hold()
+        client = SessionClient(InferenceServiceStub(channel))
+        await client.submit("a", text_request("a"))
+        assert await watching.next() == NOT_SERVING
+        assert await reason(channel) == "hanging"
+        engine.release()
+        assert await watching.next() == SERVING
 
 
 async def test_a_server_of_a_dead_engine_says_so(server: Server, channel: grpc.aio.Channel, engine: FakeEngine) -> None:

@@ -53,7 +53,7 @@ class About:
         return JSONResponse({"status": "live"})
 
     async def ready(self, request: Request) -> Response:
-        """200 while requests are admitted, 503 while the model loads or the server drains, with the status's name."""
+        """200 while the engine serves; 503 while it loads, hangs or drains. The body has the status."""
         status = self._state.status
         if status == "ready":
             return JSONResponse({"status": status})
