@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import DraftlineError
+from draftline.engine.errors import DeadlineExceededError, DraftlineError
 from draftline.engine.outputs import Delta, Failed, Finished, FinishReason, SpeculationStats, Timing, Update, Usage
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.access import Caller
@@ -106,6 +106,7 @@ class InFlightRequest:
         self._engine: EngineClient | None = None
         self._outputs_left = 0
         self._preparation: asyncio.Timeout | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self._early_end: FinishReason | Exception | None = None  # before the engine has the request
         self._closed = False
 
@@ -142,6 +143,10 @@ class InFlightRequest:
         # Without a pause since the engine's own submit(), so that no update is taken before.
         self._mailbox.read_with(self._request_id, submitted.reader)
         self._report.submitted = True
+        if request.timeout_s is not None:
+            # The engine ends the request in time, too, unless a step of it hangs.
+            left_s = request.timeout_s - request.constraint_compile_s
+            self._deadline = self._state.hub.loop.call_later(left_s, self.fail, DeadlineExceededError())
 
     def cancel(self) -> bool:
         """End the admitted request: its outputs finish with CANCELLED.
@@ -207,6 +212,8 @@ class InFlightRequest:
         if self._closed:
             return
         self._closed = True
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._state.requests.pop(self._request_id, None)
         if self._engine is not None:
             if self._outputs_left or error is not None:  # a fault of the reading ends nothing in the engine

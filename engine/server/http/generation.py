@@ -133,6 +133,8 @@ class Generation:
     def _noted(self, updates: Iterable[tuple[str, Update]]) -> Iterator[tuple[int, Delta | Finished]]:
         for request_id, update in updates:
             index = self._index[request_id]
+            if index not in self._open:
+                continue  # it had ended when its deadline passed, or a drain cut it off
             is_last = self._in_flight[index].note(update)
             if isinstance(update, Failed):
                 error = update.error

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from endless_work import EndlessWork
 from fake_engine import FakeEngine
-from patience import until
+from patience import PATIENCE_S, until
 
-from draftline.engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError, StepFailedError
+from draftline.engine.errors import (
+    DeadlineExceededError,
+    EngineStoppedError,
+    InvalidRequestError,
+    QueueFullError,
+    StepFailedError,
+)
 from draftline.engine.outputs import Delta, Finished
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.server.access import Caller, OpenAccess
 from draftline.engine.server.codes import CANCELLED, code_name
 from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.http.call import HttpCall
+from draftline.engine.server.http.fields import Names
+from draftline.engine.server.http.generation import Generation, Wanted
 from draftline.engine.server.in_flight import InFlightRequest
 from draftline.engine.server.state import CUT_OFF, ServerState
 from draftline.engine.server.telemetry.reports import Origin, RequestReport
@@ -29,6 +38,7 @@ class FakeCall:
     def __init__(self) -> None:
         self.caller = Caller("client", admin=False, max_requests=1)
         self.origin = Origin("Fake", "somewhere", self.caller.name)
+        self.client_id = "mine"
 
     def outcome(self, error: BaseException) -> str:
         return code_name(error) if isinstance(error, Exception) else CANCELLED
@@ -46,11 +56,11 @@ class Face:
     def request(self) -> InFlightRequest:
         return InFlightRequest(self.state, self.call, self.state.next_id(), "mine", Mailbox(self.state.hub))
 
-    async def run(self, prompt: str, max_tokens: int = 4) -> str:
+    async def run(self, prompt: str, max_tokens: int = 4, timeout_s: float | None = None) -> str:
         """The text of a request."""
         with self.request() as request:
             request.admit()
-            await request.submit(GenerateRequest(prompt, SamplingParams(max_tokens=max_tokens)))
+            await request.submit(GenerateRequest(prompt, SamplingParams(max_tokens=max_tokens), timeout_s=timeout_s))
             return "".join([update.text async for update in request.updates() if isinstance(update, Delta)])
 
     def codes(self) -> list[str]:
@@ -167,6 +177,27 @@ async def test_nothing_is_admitted_before_an_engine_serves_or_while_the_server_d
     with pytest.raises(EngineStoppedError, match="shutting down"):
         await face.run("abc")
     assert face.codes() == ["UNAVAILABLE", "OK", "UNAVAILABLE"]
+
+
+async def test_a_deadline_ends_a_request_whose_engine_hangs(face: Face, engine: FakeEngine) -> None:
+    engine.hold()
+    with pytest.raises(DeadlineExceededError):
+        await asyncio.wait_for(face.run("abc", timeout_s=0.01), PATIENCE_S)
+    assert face.codes() == ["DEADLINE_EXCEEDED"]
+    assert engine.cancelled == ["s0"]
+    await face.state.wait_idle()
+    engine.release()
+
+
+async def test_an_output_that_ended_in_time_is_read_after_its_deadline(face: Face, engine: FakeEngine) -> None:
+    generation = Generation(face.state, cast(HttpCall, face.call))
+    sampling = SamplingParams(max_tokens=4)
+    await generation.start([Wanted(GenerateRequest("abc", sampling, timeout_s=PATIENCE_S), Names(()))])
+    await until(lambda: len(generation._mailbox) == 2)  # the text, and its end
+    face.state.requests["s0"].fail(DeadlineExceededError())
+    [output] = await generation.outputs()
+    assert output.outputs[0].text == "abca"
+    assert face.codes() == ["OK"]
 
 
 async def test_closing_twice_has_no_effect(face: Face) -> None:
