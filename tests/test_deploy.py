@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from draftline.engine.cli import serve
 from draftline.engine.config import EngineConfig
-from draftline.engine.process import engine_process
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.telemetry import tracing
 
@@ -72,7 +72,7 @@ def test_the_grace_period_is_longer_than_the_drain_and_a_close(name: str) -> Non
     deployment, *_ = yaml.safe_load_all((DEPLOY / name).read_text())
     pod = deployment["spec"]["template"]["spec"]
     [drain] = re.findall(r"--drain-timeout=(\d+)", " ".join(pod["containers"][0]["args"]))
-    after = engine_process.CLOSE_S + tracing.CLOSE_S
+    after = serve.CLOSE_S + tracing.CLOSE_S
     assert pod["terminationGracePeriodSeconds"] > int(drain) + after
     [stop] = re.findall(r"^TimeoutStopSec=(\d+)$", (DEPLOY / "draftline.service").read_text(), re.MULTILINE)
     assert int(stop) > yaml.safe_load((DEPLOY / "draftline.yaml").read_text())["drain_timeout"] + after

@@ -18,6 +18,7 @@ import uvloop
 from draftline.engine.cli.errors import print_error, writable_output
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
+from draftline.engine.process import engine_process
 from draftline.engine.process.engine_process import EngineProcess
 from draftline.engine.process.replicas import start_replicas
 from draftline.engine.process.startup import keep_heap, runs_on_gpu, start_process
@@ -34,6 +35,10 @@ _EngineT = TypeVar("_EngineT")
 LISTENING = "listening on "
 READY = "ready: "
 """Prefixes of the two lines on standard output that a parent process can wait for."""
+
+CLOSE_S = engine_process.CLOSE_S + 1.0
+"""Seconds for the engine's close. A process of the engine's own that hangs is killed before; a step in this process
+cannot be."""
 
 
 def serve(engine: EngineConfig, server: ServerConfig) -> None:
@@ -114,8 +119,13 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig, repli
     logger.info("draining: waiting up to %g s for running requests", server_config.drain_timeout)
     if not await server.drain():
         logger.warning("some requests did not finish within --drain-timeout and were cut off")
-    await asyncio.to_thread(engine.close)
+    closing = asyncio.ensure_future(asyncio.to_thread(engine.close))
+    closed, _ = await asyncio.wait({closing}, timeout=CLOSE_S)
     _say("stopped")
+    if not closed:
+        logger.warning("a step of the engine did not end within %g s and was left", CLOSE_S)
+        _exit_now(0)
+    closing.result()
 
 
 def _stop_event() -> asyncio.Event:

@@ -1,13 +1,19 @@
-"""The draftline command with the fake engine in the place of every model. A model called ``slow.gguf`` loads for ten minutes."""
+"""The draftline command with the fake engine in the place of every model.
+
+A model called ``slow.gguf`` loads for ten minutes.
+One called ``hanging.gguf`` never ends a step, also when it is closed, and the server does not wait long for it.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import types
 from typing import TYPE_CHECKING
 
 from draftline.engine import cli
+from draftline.engine.cli import serve
 
 if TYPE_CHECKING:
     from fake_engine import FakeEngine
@@ -20,7 +26,12 @@ def start_engine(config: EngineConfig, **_: object) -> FakeEngine:
         time.sleep(600)
     from fake_engine import FakeEngine  # imports much that a command without an engine does not
 
-    return FakeEngine(step_s=0.01)
+    engine = FakeEngine(step_s=0.01)
+    if config.model.endswith("hanging.gguf"):
+        engine.hold()
+        engine.close = threading.Event().wait  # type: ignore[assignment]
+        serve.CLOSE_S = 0.1
+    return engine
 
 
 def install() -> None:

@@ -487,6 +487,18 @@ def test_a_second_signal_ends_at_once(number: signal.Signals, process: Callable[
     assert server.returncode == (1 if number == signal.SIGTERM else 128 + number)
 
 
+def test_a_server_whose_engine_hangs_ends(process: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    model = tmp_path / "hanging.gguf"
+    model.touch()
+    server = process("serve", "--port", "0", "--drain-timeout", "0.1", "--model", str(model))
+    said(server, LISTENING)
+    said(server, READY)
+    server.send_signal(signal.SIGTERM)
+    out, err = server.communicate(timeout=PATIENCE_S)
+    assert (server.returncode, out) == (0, "draftline: stopped\n")
+    assert "Traceback" not in err
+
+
 def test_a_signal_while_the_model_loads_ends_well(
     process: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
