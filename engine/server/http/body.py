@@ -7,21 +7,38 @@ import codecs
 import json
 from collections.abc import Mapping
 from email.message import Message
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from itertools import islice
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import from_json
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError, from_json
 from starlette.requests import Request
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.http.errors import DisconnectedError, HttpError
 from draftline.engine.server.http.fields import INERT, INERT_IN_CONSTRAINT, Inert, refused
+from draftline.engine.server.limits import MAX_ENTRIES
 from draftline.engine.validation import quoted
 from draftline.structured.members import RepeatedMemberError, check_members
 
 _LONG = 200
 """Characters of a wrong text from which an error quotes."""
+
+
+_MAX_REFUSED = 16
+"""Unknown or unsupported fields of an object that an error names. Each is compared with all known ones."""
+
+_T = TypeVar("_T")
+
+ListOf = Annotated[list[_T], Field(fail_fast=True)]
+"""A list of a body, of which only the first wrong entry is named: a body has room for millions of them."""
+
+
+def _few(value: object) -> object:
+    if isinstance(value, dict) and len(value) > MAX_ENTRIES:
+        raise PydanticCustomError("too_long", f"has {len(value)} entries; at most {MAX_ENTRIES} fit")
+    return value
 
 
 class RefusedFieldsError(ValueError):
@@ -48,7 +65,8 @@ class Body(BaseModel):
         known = {field.alias or name: field for name, field in cls.model_fields.items()}
         # Null means unset.
         read = {n: v for n, v in values.items() if n in known and (v is not None or known[n].is_required())}
-        wrong = list(refused({n: v for n, v in values.items() if n not in known}, cls.inert, known))
+        others = {n: v for n, v in values.items() if n not in known}
+        wrong = list(islice(refused(others, cls.inert, known), _MAX_REFUSED))
         kinds = get_args(known["type"].annotation) if "type" in known else ()
         if isinstance(kind := values.get("type"), str) and kinds and not (kind in kinds or type(None) in kinds):
             # What else is unknown in an object of an unknown kind says nothing, unless there is a reason.
@@ -92,7 +110,7 @@ class StructuredOutputs(Body):
 
     json_: dict[str, Any] | str | None = Field(default=None, alias="json", description="a JSON Schema, or its text")
     regex: str | None = Field(default=None, description="a regular expression that the whole output matches")
-    choice: list[str] | None = Field(default=None, description="texts, one of which is the output")
+    choice: ListOf[str] | None = Field(default=None, description="texts, one of which is the output")
     grammar: str | None = Field(default=None, description="a Lark grammar")
     structural_tag: dict[str, Any] | str | None = Field(
         default=None, description="free text with constrained tags, in XGrammar's JSON, or its text"
@@ -127,13 +145,13 @@ class Generating(Body):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | ListOf[str] | None = None
+    stop_token_ids: ListOf[int] | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
-    logit_bias: dict[str, float] | None = None
-    bad_words: list[str] | None = None
-    allowed_token_ids: list[int] | None = None
+    logit_bias: Annotated[dict[str, float] | None, BeforeValidator(_few)] = None
+    bad_words: ListOf[str] | None = None
+    allowed_token_ids: ListOf[int] | None = None
     structured_outputs: StructuredOutputs | None = None
     truncate_prompt_tokens: int | None = None
     priority: int | None = Field(default=None, description="requests of a higher priority run first; 0 if unset")
@@ -267,7 +285,7 @@ def _violations(error: ValidationError, values: object) -> list[FieldViolation]:
                 problems = [(f"{path}.{each.field}" if path else each.field, each.description) for each in refusals]
             case _:
                 problems = [(path, _OBJECT.get(detail["type"], detail["msg"]).removeprefix("Value error, "))]
-                if detail["type"] != "missing":
+                if detail["type"] not in ("missing", "too_long"):  # these say all
                     wrong[path] = _shown(detail["input"], path, is_choice=detail["type"] == "literal_error")
         for name, message in problems:
             if message not in found.setdefault(name, []):  # each member of a union says what is wrong

@@ -11,7 +11,7 @@ from pydantic import Field
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.server.http.body import Body
+from draftline.engine.server.http.body import Body, ListOf
 from draftline.engine.server.http.fields import INERT_IN_MESSAGE, INERT_IN_PART, Names
 from draftline.engine.server.http.tools import CallBody
 from draftline.engine.server.limits import MAX_VARIABLES, chat_violations, length_violations, refuse
@@ -26,15 +26,15 @@ class TextPart(Body):
 
     type: Literal["text", "input_text", "output_text"]
     text: str
-    annotations: list[Any] | None = Field(default=None, max_length=0)
-    logprobs: list[Any] | None = Field(default=None, description="no effect: of an answer that comes back")
+    annotations: ListOf[Any] | None = Field(default=None, max_length=0)
+    logprobs: ListOf[Any] | None = Field(default=None, description="no effect: of an answer that comes back")
 
 
 class MessagePart(TextPart):
     """A part of a chat's message. Some clients copy the other fields of an answer's message into its part."""
 
     role: str | None = Field(default=None, description="no effect: the message's")
-    tool_calls: list[CallBody] | None = Field(default=None, description="no effect: of the message's")
+    tool_calls: ListOf[CallBody] | None = Field(default=None, description="no effect: of the message's")
     reasoning_content: str | None = Field(default=None, description="the message's, where that has none")
 
 
@@ -44,8 +44,8 @@ class ChatMessage(Body):
     inert = INERT_IN_MESSAGE
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[MessagePart] | None = None
-    tool_calls: list[CallBody] | None = Field(default=None, description="of an earlier answer")
+    content: str | ListOf[MessagePart] | None = None
+    tool_calls: ListOf[CallBody] | None = Field(default=None, description="of an earlier answer")
     tool_call_id: str | None = Field(default=None, description="the call whose result a tool's message is")
     reasoning_content: str | None = Field(default=None, description="of an earlier answer")
     reasoning: str | None = Field(default=None, description="the same")

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from draftline.engine.chat.calls import Tool, ToolChoice, ToolMode, as_tool_choice, as_tools
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.server.http.body import Body, RefusedFieldsError
+from draftline.engine.server.http.body import Body, ListOf, RefusedFieldsError
 from draftline.engine.server.http.fields import INERT_IN_CALL
 from draftline.engine.server.limits import refuse, tool_violations
 from draftline.engine.validation import quoted
@@ -57,7 +57,7 @@ class AllowedTools(Body):
     """Some of the tools, and whether an output must call them."""
 
     mode: Literal["auto", "required"]
-    tools: list[ToolBody] = Field(description="by their names; a whole definition must be that of the tool")
+    tools: ListOf[ToolBody] = Field(description="by their names; a whole definition must be that of the tool")
 
 
 class AllowedToolsChoice(Body):

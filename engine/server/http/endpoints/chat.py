@@ -21,7 +21,7 @@ from draftline.engine.server.http.answers import (
     prompt_logprobs,
     usage_of,
 )
-from draftline.engine.server.http.body import ResponseFormat, Streamed, check_stream
+from draftline.engine.server.http.body import ListOf, ResponseFormat, Streamed, check_stream
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted
 from draftline.engine.server.http.messages import RENDERED_PATHS, ChatMessage, Rendered, call_paths, chat
@@ -43,13 +43,13 @@ from draftline.engine.server.http.tools import (
 class ChatBody(Streamed, Rendered, WithTools):
     """The body."""
 
-    messages: list[ChatMessage]
+    messages: ListOf[ChatMessage]
     max_completion_tokens: int | None = Field(default=None, description="as many as the context has room for if unset")
     max_tokens: int | None = Field(default=None, description="the older name of max_completion_tokens")
     logprobs: bool | None = Field(default=None, description="list each token's log-probability")
     top_logprobs: int | None = Field(default=None, description="and those of this many of the likeliest tokens")
     response_format: ResponseFormat | None = None
-    tools: list[ToolBody] | None = Field(default=None, description="functions that the model may call")
+    tools: ListOf[ToolBody] | None = Field(default=None, description="functions that the model may call")
     tool_choice: Choice[NamedTool, AllowedToolsChoice] | None = None
 
 

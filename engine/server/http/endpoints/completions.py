@@ -20,7 +20,7 @@ from draftline.engine.server.http.answers import (
     prompt_logprobs,
     usage_of,
 )
-from draftline.engine.server.http.body import ResponseFormat, Streamed, check_stream
+from draftline.engine.server.http.body import ListOf, ResponseFormat, Streamed, check_stream
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
@@ -37,7 +37,9 @@ MAX_PROMPTS = 1024
 class CompletionBody(Streamed):
     """The body."""
 
-    prompt: str | list[str] | list[int] | list[list[int]] = Field(description="a text, token ids, or a list of either")
+    prompt: str | ListOf[str] | ListOf[int] | ListOf[ListOf[int]] = Field(
+        description="a text, token ids, or a list of either"
+    )
     max_tokens: int | None = Field(default=None, description=f"{DEFAULT_MAX_TOKENS} if unset")
     echo: bool | None = Field(default=None, description="begin each text with its prompt; max_tokens may be 0 then")
     add_special_tokens: bool | None = Field(

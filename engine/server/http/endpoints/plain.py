@@ -12,7 +12,7 @@ from draftline.engine.outputs import Delta, Finished, RequestOutput
 from draftline.engine.params import DEFAULT_MAX_TOKENS as DEFAULT_MAX_TOKENS
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.http.answers import UsageCount, finish
-from draftline.engine.server.http.body import Generating, ResponseFormat
+from draftline.engine.server.http.body import Generating, ListOf, ResponseFormat
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
@@ -22,7 +22,7 @@ from draftline.engine.server.http.stream import DONE, error_events, event
 class PlainBody(Generating):
     """The body."""
 
-    prompt: str | list[int] = Field(description="a text or token ids")
+    prompt: str | ListOf[int] = Field(description="a text or token ids")
     add_special_tokens: bool | None = Field(
         default=None, description="vLLM's: tokenize texts with the tokenizer's special tokens; true if unset"
     )

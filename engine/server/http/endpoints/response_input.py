@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.server.http.body import Body, RefusedFieldsError
+from draftline.engine.server.http.body import Body, ListOf, RefusedFieldsError
 from draftline.engine.server.http.fields import INERT_IN_CALL, INERT_IN_MESSAGE, STORE, Inert
 from draftline.engine.server.http.items import is_object
 from draftline.engine.server.http.messages import ChatMessage, TextPart, joined
@@ -34,7 +34,7 @@ class ResultItem(Body):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[TextPart]
+    output: str | ListOf[TextPart]
     name: str | None = Field(default=None, description="the function that was called")
     id: str | None = Field(default=None, description="no effect: nothing is stored")
     status: str | None = Field(default=None, description="no effect: nothing is stored")
@@ -51,8 +51,8 @@ class ReasoningItem(Body):
     """The reasoning of an earlier answer."""
 
     type: Literal["reasoning"]
-    content: list[ReasoningText] | None = None
-    summary: list[ReasoningText] | None = Field(default=None, description="no effect: the content says all")
+    content: ListOf[ReasoningText] | None = None
+    summary: ListOf[ReasoningText] | None = Field(default=None, description="no effect: the content says all")
     encrypted_content: str | None = Field(default=None, description="no effect: nothing is encrypted")
     id: str | None = Field(default=None, description="no effect: nothing is stored")
     status: str | None = Field(default=None, description="no effect: of an earlier answer")

@@ -14,7 +14,7 @@ from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished, FinishReason, PositionLogprobs, RequestOutput
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.http.answers import TokenTexts, UsageCount, new_id
-from draftline.engine.server.http.body import Body, Generating, JsonSchema, ResponseFormat
+from draftline.engine.server.http.body import Body, Generating, JsonSchema, ListOf, ResponseFormat
 from draftline.engine.server.http.endpoints.response_input import Item, conversation
 from draftline.engine.server.http.errors import error_body
 from draftline.engine.server.http.fields import INERT, INERT_IN_FUNCTION, Inert, Names
@@ -60,7 +60,7 @@ class AllowedFunctions(Body):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: list[FunctionTool] = Field(description="by their names; a whole definition must be that of the tool")
+    tools: ListOf[FunctionTool] = Field(description="by their names; a whole definition must be that of the tool")
 
 
 class TextFormat(Body):
@@ -90,13 +90,13 @@ class ResponseStreamOptions(Body):
 class ResponseBody(Generating, Rendered, WithTools):
     """The body."""
 
-    input: str | list[Item]
-    tools: list[FunctionTool] | None = Field(default=None, description="functions that the model may call")
+    input: str | ListOf[Item]
+    tools: ListOf[FunctionTool] | None = Field(default=None, description="functions that the model may call")
     tool_choice: Choice[NamedFunction, AllowedFunctions] | None = None
     instructions: str | None = Field(default=None, description="a system message before the input")
     max_output_tokens: int | None = Field(default=None, description="as many as the context has room for if unset")
     text: TextOptions | None = None
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = Field(
+    include: ListOf[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = Field(
         default=None, description="log-probabilities; no effect: reasoning, whose items have its text"
     )
     top_logprobs: int | None = Field(default=None, description="and those of this many of the likeliest tokens")

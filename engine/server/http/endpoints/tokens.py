@@ -11,7 +11,7 @@ from pydantic import Field
 
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.server.http.body import Body
+from draftline.engine.server.http.body import Body, ListOf
 from draftline.engine.server.http.call import HttpCall
 from draftline.engine.server.http.fields import BY_TEMPLATE, INERT, Inert, Names
 from draftline.engine.server.http.generation import check_prompt, token_ids
@@ -31,7 +31,7 @@ class TokenizeBody(Rendered):
 
     model: str | None = Field(default=None, description="the served model; may be left out")
     prompt: str | None = None
-    messages: list[ChatMessage] | None = None
+    messages: ListOf[ChatMessage] | None = None
     add_special_tokens: bool | None = Field(
         default=None, description="vLLM's: tokenize a prompt with the tokenizer's special tokens; true if unset"
     )
@@ -42,7 +42,7 @@ class DetokenizeBody(Body):
     """The body of ``/detokenize``."""
 
     model: str | None = Field(default=None, description="the served model; may be left out")
-    tokens: list[int]
+    tokens: ListOf[int]
 
 
 async def tokenize(body: TokenizeBody, state: ServerState, call: HttpCall) -> dict[str, Any]:

@@ -264,6 +264,27 @@ async def test_all_wrong_fields_are_listed(http: httpx2.AsyncClient) -> None:
     assert all(name in found["message"] for name in ("top_p: ", "min_p: ", "n: "))
 
 
+@pytest.mark.parametrize(
+    ("path", "options", "param", "named"),
+    [
+        ("/v1/completions", {"stop_token_ids": ["a"] * 99}, "stop_token_ids[0]", 1),
+        ("/v1/completions", {"prompt": [None] * 99}, "prompt[0]", 1),
+        ("/v1/completions", {"prompt": [[None] * 99] * 99}, "prompt[0][0]", 1),
+        ("/v1/completions", {"logit_bias": dict.fromkeys(map(str, range(9999)), "a")}, "logit_bias", 1),
+        ("/v1/completions", dict.fromkeys(map(str, range(9999)), 1), "0", 16),
+        ("/v1/chat/completions", {"messages": [1] * 99}, "messages[0]", 1),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [1] * 99}]}, "messages[0].content[0]", 1),
+    ],
+)
+async def test_few_of_many_wrong_entries_are_named(
+    path: str, options: dict[str, Any], param: str, named: int, http: httpx2.AsyncClient
+) -> None:
+    """A body has room for millions of them, and the server serves nothing else while it names them."""
+    found = await error(http, path, 400, **BODIES[path] | options)
+    assert found["param"] == param
+    assert found["message"].count(": ") == named
+
+
 async def test_a_schema_that_cannot_be_enforced_is_named_by_its_place(
     http: httpx2.AsyncClient, shared_engine: FakeEngine
 ) -> None:
