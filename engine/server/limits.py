@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from draftline.engine.errors import CONTEXT_LENGTH_EXCEEDED, FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
+from draftline.engine.request.request import context_violations
 
 MAX_REQUEST_ID = 256
 """Characters of a request id that a client chooses."""
@@ -29,6 +30,9 @@ MAX_VARIABLES = 1 << 18
 
 MAX_ENTRIES = 4096
 """Entries of any other list. Each list also has a stricter limit of its own, with a more exact error."""
+
+MAX_CUT = 1 << 20
+"""Token ids of a prompt that is cut to its last ones, unless the context has room for more."""
 
 MAX_CONSTRAINT = 1 << 18
 """Characters of a schema, an expression, a grammar, or all choices together."""
@@ -80,6 +84,17 @@ def text_violations(size: int, info: EngineInfo, field: str) -> Iterator[FieldVi
             f"{info.max_model_len}, and the model's longest token stands for {info.max_token_bytes} bytes",
             CONTEXT_LENGTH_EXCEEDED,
         )
+
+
+def token_violations(ids: Sized, info: EngineInfo, field: str, *, cut: bool) -> Iterator[FieldViolation]:
+    """A violation if a prompt has too many token ids. A prompt that is ``cut`` may exceed the context.
+
+    All of its ids are checked, and the server serves nothing else meanwhile.
+    """
+    if cut:
+        yield from length_violations(ids, max(MAX_CUT, info.max_model_len), field, "token ids")
+    else:
+        yield from context_violations(field, len(ids), info)
 
 
 MAX_TOOLS = 1024

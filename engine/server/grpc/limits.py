@@ -7,7 +7,6 @@ from functools import partial
 
 from draftline.engine.errors import FieldViolation
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.request.request import context_violations
 from draftline.engine.server.limits import (
     MAX_CONSTRAINT,
     MAX_DETOKENIZE,
@@ -20,6 +19,7 @@ from draftline.engine.server.limits import (
     refuse,
     sampling_violations,
     text_violations,
+    token_violations,
     tool_violations,
     utf8_size,
 )
@@ -35,17 +35,13 @@ def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
     refuse(
         *text_violations(utf8_size(request.text), info, "text"),
         *_chat_violations(request.chat, info),
-        *_prompt_violations(request, info),
+        *token_violations(
+            request.token_ids.ids, info, "token_ids", cut=request.sampling.HasField("truncate_prompt_tokens")
+        ),
         *sampling_violations(partial(getattr, request.sampling), info, "sampling."),
         *_constraint_violations(request.constraint),
         *length_violations(request.traceparent, MAX_TRACEPARENT, "traceparent", "characters"),
     )
-
-
-def _prompt_violations(request: pb.GenerateRequest, info: EngineInfo) -> Iterator[FieldViolation]:
-    # A prompt that is cut may be longer than the context. The message's size bounds it.
-    if not request.sampling.HasField("truncate_prompt_tokens"):
-        yield from context_violations("token_ids", len(request.token_ids.ids), info)
 
 
 def _chat_violations(chat: pb.Chat, info: EngineInfo) -> Iterator[FieldViolation]:

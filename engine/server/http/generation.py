@@ -11,16 +11,15 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.errors import InvalidRequestError
 from draftline.engine.outputs import Delta, Failed, Finished, RequestOutput, Update
 from draftline.engine.protocol import EngineClient, GenerateRequest, Prompt
-from draftline.engine.request.request import context_violations
 from draftline.engine.request.tokenization import last_tokens
 from draftline.engine.server.http.call import HttpCall
 from draftline.engine.server.http.errors import DisconnectedError
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.in_flight import InFlightRequest
-from draftline.engine.server.limits import text_violations, utf8_size
+from draftline.engine.server.limits import text_violations, token_violations, utf8_size
 from draftline.engine.server.state import ServerState
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.engine.streaming.mailbox import Mailbox
@@ -215,10 +214,9 @@ def check_prompt(prompt: str | Sequence[int], engine: EngineClient, names: Names
     Raises:
         InvalidRequestError: the prompt is too long.
     """
-    wrong: list[FieldViolation] = []
     if isinstance(prompt, str):
-        wrong += text_violations(utf8_size(prompt), engine.info, "text")
-    elif keep_tokens is None:
-        wrong += context_violations("token_ids", len(prompt), engine.info)
+        wrong = [*text_violations(utf8_size(prompt), engine.info, "text")]
+    else:
+        wrong = [*token_violations(prompt, engine.info, "token_ids", cut=keep_tokens is not None)]
     if wrong:
         raise names.error(InvalidRequestError(*wrong))

@@ -601,7 +601,8 @@ class SamplingParams(_message.Message):
     """Number of independent outputs, 1 to 64. Default 1."""
     truncate_prompt_tokens: _builtins.int
     """Keep this many of the prompt's last tokens, at least 1. -1 keeps as many as fit. Default: all, and a longer prompt is
-    invalid. The limit on a text's bytes holds in any case: to tokenize more takes seconds.
+    invalid. The limit on a text's bytes holds in any case, and 1,048,576 token ids fit, or as many as the context has room
+    for: more would take seconds.
     """
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -18,6 +18,7 @@ from tiny import tiny_compiler
 
 from draftline import __version__
 from draftline.engine.server.grpc import convert
+from draftline.engine.server.limits import MAX_CUT
 from draftline.engine.server.server import Server
 from draftline.engine.server.tokenizer_pool import LONG
 from draftline.v1 import engine_pb2 as pb
@@ -417,10 +418,17 @@ NO_TOOLS = pb.Chat(
     [
         (pb.GenerateRequest(text="a", timeout=Duration(seconds=5, nanos=-(2 * 10**9))), "timeout", "-2000000000 ns"),
         (pb.GenerateRequest(text="a", timeout=Duration(seconds=5, nanos=-1)), "timeout", "which is no duration"),
+        (
+            pb.GenerateRequest(
+                token_ids=pb.TokenIds(ids=[1] * (MAX_CUT + 1)), sampling=pb.SamplingParams(truncate_prompt_tokens=1)
+            ),
+            "token_ids",
+            f"has {MAX_CUT + 1} token ids; at most {MAX_CUT} fit",
+        ),
         (pb.GenerateRequest(chat=NO_TOOLS), "chat.tool_choice.names", "none may be called"),
     ],
 )
-async def test_contradictions_are_named(
+async def test_contradictions_and_prompts_that_are_too_long_to_be_cut_are_named(
     stub: AsyncStub, request_: pb.GenerateRequest, field: str, problem: str
 ) -> None:
     with pytest.raises(grpc.RpcError) as caught:

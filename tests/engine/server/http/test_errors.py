@@ -19,6 +19,7 @@ from draftline.engine.outputs import Failed
 from draftline.engine.protocol import GenerateRequest, Sink, Submitted
 from draftline.engine.server.http.app import ENDPOINTS
 from draftline.engine.server.http.fields import INERT, SAMPLING
+from draftline.engine.server.limits import MAX_CUT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -77,6 +78,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"prompt": [1, 999]}, "prompt[1]", "999 is not a token id"),
     ("/v1/completions", {"prompt": [[1], [1, -9]]}, "prompt[1][1]", "-9 is not a token id"),
     ("/v1/completions", {"prompt": [1] * 5000}, "prompt", "5000 tokens, but at most 4095 fit"),
+    ("/v1/completions", {"prompt": [1] * (MAX_CUT + 1), "truncate_prompt_tokens": 1}, "prompt", "1048576 fit"),
     ("/v1/completions", {"prompt": ["a"] * 1025}, "prompt", "at most 1024 fit"),
     ("/v1/completions", {"stream_options": {"include_usage": True}}, "stream_options", "stream is not"),
     ("/v1/completions", {"stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "in a stream"),
