@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 
 from smg_grpc_proto.generated import common_pb2 as common
@@ -46,13 +47,18 @@ class CacheEvents:
         """``first_number`` is the first sequence number that the gateway asks for; 0 if it has received nothing yet."""
         self._engine = engine
         self._rate = TokenRate(engine)
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
-        self._reader: JournalReader = engine.journal.follow(lambda: loop.call_soon_threadsafe(self._changed.set))
+        self._reader: JournalReader = engine.journal.follow(self._wake)
         self._number = max(first_number, 1) - 1
         self._begun = False
         self._event_ids = count(1)
         self._samples = count(1)
+
+    def _wake(self) -> None:
+        """Called on the step thread, which an error would end."""
+        with suppress(RuntimeError):  # the loop has closed, so there is no gateway
+            self._loop.call_soon_threadsafe(self._changed.set)
 
     async def next(self) -> Sequence[common.KvEventBatch]:
         """The next batches to send. Waits until there are some."""

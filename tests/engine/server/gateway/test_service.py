@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import json
@@ -31,6 +32,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 
 from draftline.engine.server.gateway.convert import as_request
+from draftline.engine.server.gateway.events import CacheEvents
 
 
 @pytest.fixture
@@ -261,6 +263,19 @@ def test_block_hashes_follow_from_tokens_and_slow_readers_start_again(monkeypatc
     everything, now = reader.take()
     assert everything
     assert [stored.tokens for stored in now if isinstance(stored, BlockStored)] == [(1, 2), (20,), (21,), (22,), (23,)]
+
+
+def test_the_cache_changes_after_the_loop_of_a_gateway_has_closed(engine: FakeEngine) -> None:
+    """An error would end the step thread."""
+
+    async def follow() -> CacheEvents:
+        events = CacheEvents(engine, 0)
+        await events.next()
+        return events
+
+    events = asyncio.run(follow())
+    engine.journal.stored(3, (ROOT, (1, 2)))
+    events.close()
 
 
 def test_a_copied_journal_has_the_same_blocks_as_the_other_one() -> None:
