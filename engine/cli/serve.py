@@ -44,8 +44,8 @@ cannot be."""
 def serve(engine: EngineConfig, server: ServerConfig) -> None:
     """Serve a model over gRPC, and over HTTP with --http-port.
 
-    Sessions, generation, health and reflection are on one port, OpenAI's API is on another. SIGTERM or SIGINT lets
-    running requests finish, for at most --drain-timeout seconds; a second signal ends the server at once.
+    Sessions, generation, health and reflection are on one port, OpenAI's API is on another. SIGTERM, SIGINT or SIGHUP
+    lets running requests finish, for at most --drain-timeout seconds; a second signal ends the server at once.
 
     **Examples**
 
@@ -129,7 +129,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig, repli
 
 
 def _stop_event() -> asyncio.Event:
-    """Make an event that the first SIGTERM or SIGINT sets. The second signal ends the process."""
+    """Make an event that the first SIGTERM, SIGINT or SIGHUP sets. The second signal ends the process."""
     stop = asyncio.Event()
 
     def on_signal(number: int) -> None:
@@ -138,8 +138,9 @@ def _stop_event() -> asyncio.Event:
             _exit_now(128 + number if number == signal.SIGINT else 1)
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
     return stop
 
 

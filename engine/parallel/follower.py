@@ -248,7 +248,7 @@ class _Reports:
 def main(descriptor: int, memory: int, wake: int) -> None:
     """Load, and carry out plans until rank 0 ends."""
     # A signal to the whole process group is rank 0's to handle: it lets requests finish first.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(descriptor)
     start: StartRank = pickle.loads(connection.recv_bytes())

@@ -227,7 +227,7 @@ def main(descriptor: int, substitutes: Substitutes | None = None) -> None:
         substitutes: parts that a benchmark measures the engine without.
     """
     # A signal to the whole process group is the server's to handle: it lets requests finish first.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     connection = MessageSocket(socket.socket(fileno=descriptor))
     inbox: SimpleQueue[ToEngine] = SimpleQueue()

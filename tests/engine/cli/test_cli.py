@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import gguf
@@ -400,9 +400,9 @@ def process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start the command with fake models as a process; it is killed after the test."""
     processes: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
+    def start(*arguments: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
-        command = [sys.executable, str(FAKE_CLI), *arguments]
+        command = [*before, sys.executable, str(FAKE_CLI), *arguments]
         processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
         return processes[-1]
 
@@ -485,6 +485,24 @@ def test_a_second_signal_ends_at_once(number: signal.Signals, process: Callable[
         server.send_signal(number)
         server.communicate(timeout=PATIENCE_S)
     assert server.returncode == (1 if number == signal.SIGTERM else 128 + number)
+
+
+def test_a_closed_terminal_starts_a_drain(process: Callable[..., subprocess.Popen[str]]) -> None:
+    server = process("serve", "--port", "0")
+    said(server, LISTENING)
+    said(server, READY)
+    server.send_signal(signal.SIGHUP)
+    out, err = server.communicate(timeout=PATIENCE_S)
+    assert (server.returncode, out) == (0, "draftline: stopped\n")
+    assert "draining" in err
+
+
+def test_a_server_under_nohup_outlives_its_terminal(process: Callable[..., subprocess.Popen[str]]) -> None:
+    server = process("serve", "--port", "0", before=["nohup"])
+    address = said(server, LISTENING)
+    said(server, READY)
+    server.send_signal(signal.SIGHUP)
+    assert run("generate", "abc", "--server", address, "--max-tokens", "1").exit_code == 0
 
 
 def test_a_server_whose_engine_hangs_ends(process: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
