@@ -1,8 +1,9 @@
 """Traces of requests for an OpenTelemetry collector: one span for each request, made from its report when it has ended.
 
 A span continues the trace of the client's ``traceparent``, and is recorded if that trace is. Its events are the
-request's first step and first token. Attributes follow OpenTelemetry's conventions for generative AI where possible
-(https://opentelemetry.io/docs/specs/semconv/gen-ai/). Needs the extra ``draftline[tracing]``.
+request's first step and first token. Attributes have the names of OpenTelemetry's conventions for RPCs, HTTP and
+generative AI (https://opentelemetry.io/docs/specs/semconv/), where these have one. docs/deploy.md lists them. Needs the
+extra ``draftline[tracing]``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from opentelemetry.util.types import AttributeValue
 from draftline import __version__
 from draftline.engine.server.telemetry.reports import RequestReport
 
-_SERVICE = "draftline.v1.InferenceService"
+_SERVICES = {"": "draftline.v1.InferenceService", "VllmEngine": "vllm.grpc.engine.VllmEngine"}
+"""The full names of gRPC services, by what precedes the dot in a report's call."""
+
 _FAULTS = {"INTERNAL", "UNAVAILABLE", "UNKNOWN", "UNIMPLEMENTED", "DEADLINE_EXCEEDED", "DATA_LOSS"}
 """The codes that mark a server's span as an error, by OpenTelemetry's conventions for RPCs."""
 
@@ -51,7 +54,7 @@ class Tracing:
         """Send the span of a request that has ended."""
         start = report.started_ns
         span = self._tracer.start_span(
-            _name(report.origin.call),
+            span_name(report.origin.call),
             context=self._propagator.extract(report.origin.trace),
             kind=SpanKind.SERVER,
             attributes=self._attributes(report),
@@ -75,6 +78,7 @@ class Tracing:
     def _attributes(self, report: RequestReport) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {
             **_transport(report),
+            "gen_ai.provider.name": "draftline",
             "gen_ai.request.model": self._model,
             "draftline.request_id": report.request_id,
         }
@@ -82,26 +86,32 @@ class Tracing:
             attributes["gen_ai.operation.name"] = report.operation
         if report.client_id:
             attributes["draftline.client_request_id"] = report.client_id
+        if report.code in _FAULTS:
+            attributes["error.type"] = report.code
         if report.outputs:
             first = report.outputs[0]
             attributes |= {
                 "gen_ai.usage.input_tokens": first.usage.prompt_tokens,
                 "gen_ai.usage.output_tokens": sum(output.usage.completion_tokens for output in report.outputs),
                 "gen_ai.response.finish_reasons": [output.finish_reason.name.lower() for output in report.outputs],
-                "draftline.cached_tokens": first.usage.cached_tokens,
+                "gen_ai.usage.cache_read.input_tokens": first.usage.cached_tokens,
+                "gen_ai.usage.reasoning.output_tokens": sum(output.reasoning_tokens for output in report.outputs),
                 "draftline.drafted_tokens": sum(output.speculation.drafted for output in report.outputs),
                 "draftline.accepted_tokens": sum(output.speculation.accepted for output in report.outputs),
             }
         return attributes
 
 
-def _name(call: str) -> str:
+def span_name(call: str) -> str:
     """A span's name: a gRPC method with its service, or an HTTP path."""
-    return f"POST {call}" if call.startswith("/") else f"{_SERVICE}/{call}"
+    if call.startswith("/"):
+        return f"POST {call}"
+    service, _, method = call.rpartition(".")
+    return f"{_SERVICES[service]}/{method}"
 
 
 def _transport(report: RequestReport) -> dict[str, AttributeValue]:
     call = report.origin.call
     if call.startswith("/"):
-        return {"http.request.method": "POST", "http.route": call, "draftline.code": report.code}
-    return {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": call, "rpc.response.status_code": report.code}
+        return {"http.request.method": "POST", "http.route": call, "url.path": call, "draftline.code": report.code}
+    return {"rpc.system.name": "grpc", "rpc.method": span_name(call), "rpc.response.status_code": report.code}

@@ -33,6 +33,7 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineStub
 
 from draftline.engine.server.gateway.convert import as_request
 from draftline.engine.server.gateway.events import CacheEvents
+from draftline.engine.server.gateway.service import GATEWAY_SERVICE
 
 
 @pytest.fixture
@@ -56,6 +57,11 @@ def request(text: str, *, stream: bool, request_id: str = "g", **sampling: Any) 
     params = vllm.SamplingParams(**sampling)
     tokenized = vllm.TokenizedInput(original_text=text, input_ids=list(text.encode()))
     return vllm.GenerateRequest(request_id=request_id, tokenized=tokenized, sampling_params=params, stream=stream)
+
+
+def test_the_traces_of_a_gateway_have_the_name_of_its_service() -> None:
+    tracing = pytest.importorskip("draftline.engine.server.telemetry.tracing", reason="needs the extra tracing")
+    assert tracing.span_name("VllmEngine.Generate") == f"{GATEWAY_SERVICE}/Generate"
 
 
 async def test_zeros_mean_one_and_chunks_count_themselves(gateway: Any) -> None:

@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from fake_engine import FakeEngine
 from google.protobuf.duration_pb2 import Duration
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_client import AsyncStub, SessionClient, connect, text_request, violations
+from http_client import http_client
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from patience import DEADLINE_S, PATIENCE_S, until
 from prometheus_client.parser import text_string_to_metric_families
@@ -38,6 +40,7 @@ from draftline.engine.cli.views import top as top_view
 from draftline.engine.cli.views.top import Snapshot
 from draftline.engine.process.log_format import JsonFormatter, TextFormatter
 from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.grpc.listener import SERVICE
 from draftline.engine.server.server import Server
 from draftline.engine.server.telemetry import tracing
 from draftline.engine.server.telemetry.metrics import ENGINE_METRICS
@@ -50,6 +53,7 @@ from draftline.v1.admin_pb2_grpc import AdminServiceStub
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 SECRET = "the secret of the prompt"
+DEPLOY = Path(__file__).parents[4] / "docs" / "deploy.md"
 
 
 async def busy(stub: AsyncStub, engine: FakeEngine) -> None:
@@ -434,11 +438,31 @@ async def test_traces_name_what_was_asked_for(
     assert [
         (span["rpc.method"], span.get("gen_ai.operation.name"), span["rpc.response.status_code"]) for span in found
     ] == [
-        ("Generate", "text_completion", "OK"),
-        ("Generate", "chat", "OK"),
-        ("Generate", "text_completion", "INTERNAL"),
-        ("Tokenize", None, "OK"),
+        (f"{SERVICE}/Generate", "text_completion", "OK"),
+        (f"{SERVICE}/Generate", "chat", "OK"),
+        (f"{SERVICE}/Generate", "text_completion", "INTERNAL"),
+        (f"{SERVICE}/Tokenize", None, "OK"),
     ]
+    assert [span.get("error.type") for span in found] == [None, None, "INTERNAL", None]
+
+
+async def test_the_attributes_of_spans_are_those_that_are_documented(
+    serve: Callable[..., Any], engine: FakeEngine, collector: Collector
+) -> None:
+    server = await serve(engine, http_port=0, otlp_endpoint=collector.url)
+    async with connect(server.address) as channel, http_client(server) as http:
+        for prompt in ("abc", "FAIL"):
+            await http.post("/v1/completions", json={"prompt": prompt}, headers={"x-request-id": "mine"})
+        await InferenceServiceStub(channel).Tokenize(pb.TokenizeRequest(text="abc"))
+        await server.abort()
+    names = {attribute.key for span in collector.spans for attribute in span.attributes}
+    text = DEPLOY.read_text()
+    table = text[text.index("| Attribute") : text.index("**The order of the queue**")].strip()
+    documented = set()
+    for line in table.splitlines()[2:]:
+        first, *others = re.findall(r"`([\w.]+)`", line.split("|")[1])
+        documented |= {first + name for name in others} if first.endswith(".") else {first, *others}
+    assert names == documented
 
 
 async def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(
