@@ -1,9 +1,9 @@
 """Patterns of Python's re module as syntax trees over code points, read with re's own parser.
 
 Every text in which a search for the tree finds a match is one in which re finds a match. ``$`` is the end of the text alone.
-Word boundaries are between characters of ASCII's words and others in ASCII. Backreferences, the flags ``m`` and ``a``, and
-lookaheads and lookbehinds within one another, but for what `ecma` translates, are not translated: `UntranslatablePatternError`
-names them.
+Word boundaries are between characters of ASCII's words and others in ASCII. Backreferences, and lookaheads and lookbehinds
+within one another, but for what `ecma` translates, are not translated: `UntranslatablePatternError` names them. The flag ``m``
+makes ``^`` a lookbehind and ``$`` a lookahead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ _UNTRANSLATABLE: Final = {
     "ATOMIC_GROUP": "an atomic group",
     "POSSESSIVE_REPEAT": "a possessive repetition",
 }
-_REFUSED_FLAGS: Final = {re.MULTILINE: "m", re.LOCALE: "L", re.ASCII: "a"}
 
 
 def parse(pattern: str, flags: int = 0) -> Node:
@@ -52,37 +51,55 @@ def parse(pattern: str, flags: int = 0) -> Node:
         UntranslatablePatternError: it uses a construct without a translation.
     """
     parsed = _parser.parse(pattern, flags)
-    return sighted(_sequence(parsed, _Reading(dot_all=False, ignore_case=False).under(parsed.state.flags)))
+    return sighted(_sequence(parsed, _Reading().under(parsed.state.flags)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """How a part of a pattern is read: what it surely matches or, within a negative lookahead, what it may match."""
 
-    dot_all: bool
-    ignore_case: bool
+    dot_all: bool = False
+    ignore_case: bool = False
+    multiline: bool = False
+    ascii: bool = False
     surely: bool = True
 
     def under(self, added: int, removed: int = 0) -> _Reading:
         """The reading of a part whose flags differ."""
-        for flag, letter in _REFUSED_FLAGS.items():
-            if (added | removed) & flag:
-                raise UntranslatablePatternError(f"the flag {letter}")
+
+        def holds(before: bool, flag: int, unless: int) -> bool:
+            return bool(added & flag) or (before and not unless & flag)
+
         return replace(
             self,
-            dot_all=bool(added & re.DOTALL) or (self.dot_all and not removed & re.DOTALL),
-            ignore_case=bool(added & re.IGNORECASE) or (self.ignore_case and not removed & re.IGNORECASE),
+            dot_all=holds(self.dot_all, re.DOTALL, removed),
+            ignore_case=holds(self.ignore_case, re.IGNORECASE, removed),
+            multiline=holds(self.multiline, re.MULTILINE, removed),
+            # The flag u takes its place.
+            ascii=bool(added & re.ASCII) or (self.ascii and not added & re.UNICODE),
         )
 
     def cased(self, characters: CharSet) -> Class:
         """The characters that a pattern writes out, as the flag ``i`` reads them."""
         one = exactly(characters)
-        return unicode.in_any_case(one) if self.ignore_case else one
+        if not self.ignore_case:
+            return one
+        return exactly(unicode.in_any_case(one).surely) if self.ascii else unicode.in_any_case(one)
+
+    def category(self, letter: str) -> Class:
+        r"""The characters of ``\d``, ``\s`` or ``\w``, or of those in capitals all others."""
+        known = exactly(_ASCII_CATEGORIES[letter.lower()]) if self.ascii else unicode.named(letter.lower())
+        return known if letter.islower() else known.complement()
 
     def characters(self, one: Class) -> Node:
         return Chars(one.surely if self.surely else one.maybe)
 
+    def begin(self) -> Node:
+        return alt([Anchor(end=False), Lookbehind(literal("\n"), inside=True)]) if self.multiline else Anchor(end=False)
+
     def end(self) -> Node:
+        if self.multiline:
+            return alt([Anchor(end=True), Lookahead(literal("\n"), inside=True)])
         # re's "$" also stands before a newline at the end.
         return (
             Anchor(end=True) if self.surely else Lookahead(seq(optional(literal("\n")), Anchor(end=True)), inside=True)
@@ -90,7 +107,7 @@ class _Reading:
 
     def words(self) -> tuple[CharSet, CharSet]:
         """The sets of characters of a `word_boundary`."""
-        sets = (charset.WORD, charset.MAYBE_WORD)
+        sets = (charset.WORD, charset.WORD if self.ascii else charset.MAYBE_WORD)
         return sets if self.surely else (sets[1], sets[0])
 
     def no_boundary(self) -> Node:
@@ -125,7 +142,9 @@ def _item(op: Any, argument: Any, reading: _Reading) -> Node:
             raise UntranslatablePatternError("a repeated anchor")
         return repeat(repeated, low, None if high is ops.MAXREPEAT else high)
     if op is ops.AT:
-        if argument in (ops.AT_BEGINNING, ops.AT_BEGINNING_STRING):
+        if argument is ops.AT_BEGINNING:
+            return reading.begin()
+        if argument is ops.AT_BEGINNING_STRING:
             return Anchor(end=False)
         if argument is ops.AT_END:
             return reading.end()
@@ -152,6 +171,9 @@ _CATEGORIES: Final = {
 }
 
 
+_ASCII_CATEGORIES: Final = {"d": charset.DIGIT, "s": charset.of(" \t\n\r\f\v"), "w": charset.WORD}
+
+
 def _class(items: list[tuple[Any, Any]], reading: _Reading) -> Class:
     negated = bool(items) and items[0][0] is ops.NEGATE
     members = [_member(op, argument, reading) for op, argument in items[int(negated) :]]
@@ -164,6 +186,4 @@ def _member(op: Any, argument: Any, reading: _Reading) -> Class:
         return reading.cased(charset.of(chr(argument)))
     if op is ops.RANGE:
         return reading.cased(charset.charset([argument]))
-    letter = _CATEGORIES[argument]
-    known = unicode.named(letter.lower())
-    return known if letter.islower() else known.complement()
+    return reading.category(_CATEGORIES[argument])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import product
 
 import pytest
 from pydantic_core import SchemaValidator
@@ -103,6 +104,16 @@ def test_rust_s_other_constructs_are_named(pattern: str, construct: str) -> None
         r"(?i)^[^\W\d_i]{2}[^sé][K-Z]$",
         r"(?is)^(?!I|\u0130|[s-t]).(?<!K)[^i]$",
         r"(?x) ^ a b $ # two letters",
+        r"(?m)\A^[ab]{1,2}$\n^c\d$\n?\Z",
+        r"(?m)\A[a\n]{2,4}^b$[\nc]{0,2}\Z",
+        r"(?m)^(?!.*x$).{1,3}$",
+        r"\A(?m:^a$)\n.$",
+        r"(?sm)\A.{1,3}(?-m:$)",
+        r"(?a)^\d\s\w\D\S\W$",
+        r"(?a)^[\d\s]{2}[^\w\s]$",
+        r"(?ai)^[^k\W]s[a-c\u0130]$",
+        r"(?a)^.?\b[xé].\b.?$",
+        r"^(?a:\w\b.)\w$",
     ],
 )
 def test_python_s_re_matches_every_text(pattern: str) -> None:
@@ -112,13 +123,37 @@ def test_python_s_re_matches_every_text(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "pattern",
+    [
+        "(?m)^a$",
+        "(?m)^$",
+        r"(?m)a$\n^b",
+        "(?m)(?!.*b$)^a",
+        "(?m:^)b",
+        r"(?m)\Aa|b\Z",
+        r"(?a)\w\b\W",
+        r"(?a)\B[^\s]\B",
+        "(?ai)[^A]$",
+        "(?a)(?i:a(?u:b))",
+    ],
+)
+def test_the_flags_m_and_a_are_translated_exactly(pattern: str) -> None:
+    """Every short text that re finds a match in is one of the tree, and no other."""
+    expression = to_regex(without_anchors(python_re.parse(pattern)))
+    validator = SchemaValidator({"type": "str", "pattern": rf"\A(?:{expression})\z"})
+    short = ["".join(text) for length in range(4) for text in product("aAb\né", repeat=length)]
+    assert [text for text in short if validator.isinstance_python(text)] == [
+        text for text in short if re.search(pattern, text)
+    ]
+
+
+@pytest.mark.parametrize(
     ("pattern", "construct"),
     [
         ("(?<=a(?=b))", r"a lookahead, \$ or \\b in a lookbehind"),
         ("(?!a(?<!b))", r"a lookbehind or \\b in a lookahead that is not at the start"),
         (r"(a)\1", "a backreference"),
-        ("(?m)^a", "the flag m"),
-        ("(?i:(?a:a))", "the flag a"),
+        ("(?:^)*a", "a repeated anchor"),
         ("x*+", "a possessive repetition"),
     ],
 )
