@@ -35,8 +35,8 @@ def rendered_chat(chat: Chat, info: EngineInfo) -> tuple[tuple[tuple[str, str], 
         return chat.messages, chat.rendering
     tools = tuple(_function(tool, index) for index, tool in enumerate(chat.tools))
     names = {call.id: call.name for details in chat.details.values() for call in details.tool_calls}
+    members = {index: _members(details, index, names) for index, details in chat.details.items()}
     if info.shows_tools:
-        members = {index: _members(details, index, names) for index, details in chat.details.items()}
         return chat.messages, replace(chat.rendering, tools=tools, members=members)
     tool_format = FORMATS.get(info.tool_format)
     if tool_format is None:
@@ -78,10 +78,11 @@ def _function(tool: Tool, index: int) -> dict[str, Any]:
 def _arguments(call: ToolCall, path: str) -> dict[str, Any]:
     try:
         arguments = json.loads(call.arguments or "{}")
+        json.dumps(arguments, allow_nan=False)
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
-        raise InvalidRequestError(FieldViolation(f"{path}.arguments", "must be a JSON object"))
+        raise InvalidRequestError(FieldViolation(f"{path}.arguments", "must be a JSON object, with finite numbers"))
     return arguments
 
 

@@ -36,9 +36,12 @@ def test_the_arguments_of_an_earlier_call_are_an_object(arguments: str, expected
     assert call["function"]["arguments"] == expected
 
 
-def test_arguments_that_are_no_object_are_named() -> None:
+@pytest.mark.parametrize("shows_tools", [True, False])
+@pytest.mark.parametrize("arguments", ["{", "[]", '{"a": NaN}', '{"a": 1e999}'])
+def test_arguments_that_are_no_object_of_json_are_named(arguments: str, shows_tools: bool) -> None:
+    info = replace(fake_info(), shows_tools=shows_tools, tool_format="json")
     with pytest.raises(InvalidRequestError, match=r"^chat\.messages\[0\]\.tool_calls\[0\]\.arguments: must be"):
-        rendered_chat(called("{"), replace(fake_info(), shows_tools=True))
+        rendered_chat(called(arguments), info)
 
 
 def test_a_template_gets_the_name_of_the_function_whose_result_it_shows() -> None:
