@@ -21,7 +21,7 @@ from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.access import Caller
 from draftline.engine.server.codes import OK
 from draftline.engine.server.state import ServerState
-from draftline.engine.server.submission import prepared
+from draftline.engine.server.submission import Preparation, as_it_is, prepared
 from draftline.engine.server.telemetry.reports import Origin, ReportBuilder
 from draftline.engine.streaming.mailbox import Mailbox
 
@@ -121,8 +121,15 @@ class InFlightRequest:
         self._state.requests[self._request_id] = self
         return self._engine
 
-    async def submit(self, request: GenerateRequest) -> None:
+    async def submit(self, request: GenerateRequest, first: Preparation = as_it_is) -> GenerateRequest:
         """Submit the admitted request to the engine, unless it is ended before.
+
+        Args:
+            request: the request.
+            first: prepares it, before its constraint is compiled. The request may be ended meanwhile.
+
+        Returns:
+            The request as the engine has it, or as it was if it was ended before.
 
         Raises:
             DraftlineError: the engine refuses the request; see `EngineClient.submit`.
@@ -133,12 +140,12 @@ class InFlightRequest:
         self._outputs_left = request.sampling.n
         request = self._call.caller.within_limits(request, self._call.origin.peer)
         started = time.monotonic()
-        request = await self._prepared(request, self._engine)
+        request = await self._prepared(request, self._engine, first)
         if self._early_end is not None:
             end, waited_s = self._early_end, time.monotonic() - started
             updates = [Failed(end)] if isinstance(end, Exception) else _ends(request, end, self._engine, waited_s)
             self._mailbox.put([(self._request_id, update) for update in updates])
-            return
+            return request
         submitted = self._engine.submit(self._request_id, request, self._mailbox.sink)
         # Without a pause since the engine's own submit(), so that no update is taken before.
         self._mailbox.read_with(self._request_id, submitted.reader)
@@ -147,6 +154,7 @@ class InFlightRequest:
             # The engine ends the request in time, too, unless a step of it hangs.
             left_s = request.timeout_s - request.constraint_compile_s
             self._deadline = self._state.hub.loop.call_later(left_s, self.fail, DeadlineExceededError())
+        return request
 
     def cancel(self) -> bool:
         """End the admitted request: its outputs finish with CANCELLED.
@@ -167,13 +175,13 @@ class InFlightRequest:
         else:
             self._end_early(error)
 
-    async def _prepared(self, request: GenerateRequest, engine: EngineClient) -> GenerateRequest:
+    async def _prepared(self, request: GenerateRequest, engine: EngineClient, first: Preparation) -> GenerateRequest:
         """The request as the engine takes it at once, or as it is if it is ended before."""
         if self._early_end is not None:
             return request
         try:
             async with asyncio.timeout(None) as self._preparation:  # `_end_early` lets it run out
-                return await prepared(engine, self._state.tokenizers, request)
+                return await prepared(engine, self._state.tokenizers, request, first)
         except TimeoutError:
             if self._early_end is None:
                 raise

@@ -12,7 +12,7 @@ import io
 import time
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -25,7 +25,7 @@ from typing_extensions import override
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished
-from draftline.engine.protocol import Prompt
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.server.gateway.convert import (
     StreamedResponse,
     WholeResponse,
@@ -143,19 +143,19 @@ class GatewayService(VllmEngineServicer):  # type: ignore[misc]  # generated wit
         ):
             engine = in_flight.admit()
             wanted = generate_request(as_request(request), engine.info, call.time_left())
-            prompt = await self._token_ids(wanted.prompt, call.caller.identity(call.origin.peer))
+            submitted = await in_flight.submit(wanted, self._with_ids)
+            prompt = () if isinstance(submitted.prompt, str | Chat) else submitted.prompt  # ended before it had its ids
             response: _Response = (StreamedResponse if request.stream else WholeResponse)(prompt, wanted.sampling.n)
-            await in_flight.submit(replace(wanted, prompt=prompt))
             await writer.begin()  # the gateway counts the request as running from then on
             async for update in in_flight.updates():
                 for message in response.messages(update):
                     await writer.write(message)
 
-    async def _token_ids(self, prompt: Prompt, caller: str) -> Sequence[int]:
-        """The prompt's token ids, which the gateway counts."""
-        if isinstance(prompt, str | Chat):
-            return await self._state.tokenizers.token_ids(prompt, caller)
-        return prompt
+    async def _with_ids(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with its prompt's token ids, which the gateway counts."""
+        if isinstance(request.prompt, str | Chat):
+            return replace(request, prompt=await self._state.tokenizers.token_ids(request.prompt, request.caller))
+        return request
 
     @contextmanager
     def _known_as(self, gateway_id: str, request_id: str) -> Iterator[None]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.types import Receive
@@ -50,11 +51,9 @@ class Wanted:
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """The prompt's tokens, where they are needed and the generation has started."""
+        """The prompt's tokens, where they are needed and the generation has started; none if it was ended before."""
         request = self.request
-        ids = request.prompt_token_ids if isinstance(request.prompt, str | Chat) else request.prompt
-        assert ids is not None, "the request was marked to need its ids"
-        return ids
+        return (request.prompt_token_ids or ()) if isinstance(request.prompt, str | Chat) else request.prompt
 
 
 class Generation:
@@ -95,10 +94,9 @@ class Generation:
             in_flight = self._in_flight[0] if index == 0 else self._add()
             engine = in_flight.admit()
             try:
-                ready = await self._with_ids(each, engine)
-                self.wanted.append(ready)
                 self._open.add(index)
-                await in_flight.submit(ready.request)
+                request = await in_flight.submit(each.request, partial(self._with_ids, each, engine))
+                self.wanted.append(replace(each, request=request))
             except InvalidRequestError as error:
                 raise each.names.error(error) from error
 
@@ -158,18 +156,18 @@ class Generation:
                 accumulators[index].take(update)
         return [accumulator.result() for accumulator in accumulators]
 
-    async def _with_ids(self, wanted: Wanted, engine: EngineClient) -> Wanted:
-        """``wanted``, with token ids as its prompt if they are needed, cut to the last ones if it asks for that."""
+    async def _with_ids(self, wanted: Wanted, engine: EngineClient, request: GenerateRequest) -> GenerateRequest:
+        """The request, with token ids as its prompt if they are needed, cut to the last ones if it asks for that."""
         if wanted.keep_tokens is None and not wanted.needs_ids and wanted.add_special_tokens:
-            return wanted
-        ids = await token_ids(wanted.request.prompt, self._state, self._call)
-        if isinstance(wanted.request.prompt, str) and not wanted.add_special_tokens:
+            return request
+        ids = await token_ids(request.prompt, self._state, self._call)
+        if isinstance(request.prompt, str) and not wanted.add_special_tokens:
             ids = list(engine.tokenizer.within(ids))
         if wanted.keep_tokens is not None:
             ids = list(last_tokens(ids, wanted.keep_tokens, engine.info))
-        if isinstance(wanted.request.prompt, Chat):
-            return replace(wanted, request=replace(wanted.request, prompt_token_ids=ids))
-        return replace(wanted, request=replace(wanted.request, prompt=ids))
+        if isinstance(request.prompt, Chat):
+            return replace(request, prompt_token_ids=ids)
+        return replace(request, prompt=ids)
 
     def close(self, error: BaseException | None = None) -> None:
         """End all requests, because of ``error``. Those that run are cancelled. Idempotent."""

@@ -200,6 +200,38 @@ async def test_an_output_that_ended_in_time_is_read_after_its_deadline(face: Fac
     assert face.codes() == ["OK"]
 
 
+@pytest.mark.parametrize("how", ["cancel", "cut off", "timeout"])
+async def test_a_request_can_be_ended_while_its_prompt_s_ids_are_made(
+    how: str, face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = EndlessWork()
+    monkeypatch.setattr(face.state, "_tokenizers", endless)
+    generation = Generation(face.state, cast(HttpCall, face.call))
+    request = GenerateRequest("abc", timeout_s=0.01 if how == "timeout" else None)
+
+    async def run() -> str | None:
+        await generation.start([Wanted(request, Names(()), needs_ids=True)])
+        [output] = await generation.outputs()
+        assert list(generation.wanted[0].token_ids) == []
+        return output.outputs[0].finish_reason
+
+    task = asyncio.create_task(run())
+    await until(lambda: bool(endless.futures))
+    match how:
+        case "cancel":
+            assert face.state.cancel("s0")
+            assert await task == "cancelled"
+        case "cut off":
+            face.state.cut_off()
+            with pytest.raises(EngineStoppedError, match=CUT_OFF):
+                await task
+        case "timeout":
+            with pytest.raises(DeadlineExceededError):
+                await task
+    assert endless.futures[0].cancelled()
+    generation.close()
+
+
 async def test_closing_twice_has_no_effect(face: Face) -> None:
     request = face.request()
     request.admit()
