@@ -302,6 +302,23 @@ async def test_a_constraint_that_compiles_holds_up_no_other_request(
         assert await constrained == "yes"
 
 
+async def test_a_timeout_ends_a_request_whose_step_hangs(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with await AsyncEngine.create(model, **OPTIONS) as engine:
+        core, go_on = engine._engine._core, threading.Event()
+        step = core.step
+
+        def hang() -> None:
+            assert go_on.wait(PATIENCE_S)
+            step()
+
+        monkeypatch.setattr(core, "step", hang)
+        try:
+            with pytest.raises(DeadlineExceededError):
+                [_ async for _ in engine.generate("a", GREEDY, timeout=0.01)]
+        finally:
+            go_on.set()
+
+
 async def test_a_closed_async_engine_says_so(model: str) -> None:
     async with await AsyncEngine.create(model, **OPTIONS) as engine:
         await engine.compile(bool)
