@@ -196,7 +196,7 @@ CONSTRAINT_KINDS = ("json_schema", "regex", "choice", "json_object", "grammar", 
 
 
 class Constraint(_Params, Generic[T]):
-    """A constraint on the whole output. Set one of the first six options; none of them is needed with reasoning.
+    """A constraint on the whole output. Set one of the options before ``whitespace``; with reasoning, none is needed.
 
     A constraint that `Schema` makes of a type remembers the type, in this process only: neither pickles nor messages
     carry it.
@@ -229,6 +229,11 @@ class Constraint(_Params, Generic[T]):
     reasoning: Reasoning | None = Field(default=None, description="free text between two marks before the constraint")
 
     _typed: TypedSchema[T] | None = PrivateAttr(default=None)
+
+    @property
+    def kind(self) -> str | None:
+        """The one of `CONSTRAINT_KINDS` that is set; None if there is only reasoning."""
+        return next(iter(self._kinds()), None)
 
     @property
     def output_type(self) -> Any:
@@ -296,21 +301,24 @@ class Constraint(_Params, Generic[T]):
         except TypeError as error:
             raise ValueError(f"is no JSON: {error}") from error
 
-    @field_validator("json_schema", "regex", "choice", "grammar", "structural_tag")
+    @field_validator(*CONSTRAINT_KINDS)
     @classmethod
-    def _no_surrogates(cls, value: str | tuple[str, ...] | None) -> object:
-        for text in (value,) if isinstance(value, str) else value or ():
+    def _no_surrogates(cls, value: str | tuple[str, ...] | bool | None) -> object:
+        for text in value if isinstance(value, tuple) else [value] if isinstance(value, str) else []:
             if (problem := no_unicode(text)) is not None:
                 raise ValueError(problem)
         return value
 
     @model_validator(mode="after")
     def _exactly_one_kind(self) -> Constraint[T]:
-        count = sum(getattr(self, kind) not in (None, False) for kind in CONSTRAINT_KINDS)
+        count = len(self._kinds())
         if count > 1 or (not count and self.reasoning is None):
             *most, last = CONSTRAINT_KINDS
             raise ValueError(f"set exactly one of {', '.join(most)} and {last}, or only reasoning")
         return self
+
+    def _kinds(self) -> list[str]:
+        return [kind for kind in CONSTRAINT_KINDS if getattr(self, kind) not in (None, False)]
 
 
 class RequestOptions(TypedDict, total=False):

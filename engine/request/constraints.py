@@ -31,20 +31,12 @@ CONSTRAINT_ERRORS = (InvalidConstraintError, UnsupportedConstraintError)
 
 def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
     """Convert a request's constraint to the compiler's type."""
-    sources: dict[str, str | None] = {
-        "json_schema": asked.json_schema,
-        "regex": asked.regex,
-        "choice": None if asked.choice is None else json.dumps(asked.choice),
-        "json_object": "" if asked.json_object else None,
-        "grammar": asked.grammar,
-        "structural_tag": asked.structural_tag,
-    }
-    # Without a kind there is reasoning, and any text behind it.
-    [(kind, source)] = [(kind, source) for kind, source in sources.items() if source is not None] or [("any", "")]
-    reasoning = asked.reasoning
+    kind, reasoning = asked.kind, asked.reasoning
+    source = "" if kind is None or kind == "json_object" else getattr(asked, kind)
     return ConstraintSpec(
-        kind=kind,  # type: ignore[arg-type]
-        source=source,
+        # Without a kind there is reasoning, and any text behind it.
+        kind=kind or "any",  # type: ignore[arg-type]
+        source=source if isinstance(source, str) else json.dumps(source),
         whitespace=asked.whitespace,
         best_effort=asked.best_effort,
         close_within_budget=asked.close_within_budget,

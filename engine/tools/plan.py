@@ -128,8 +128,7 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
             f"the chat template of {info.model} writes tool calls in no known format; the option tool_format sets one"
         )
         raise InvalidRequestError(FieldViolation("chat.tools", problem))
-    if constraint is not None and constraint.structural_tag is not None:
-        raise InvalidRequestError(FieldViolation("constraint.structural_tag", "cannot come with tools: it has its own"))
+    answer = _answer(constraint)
     required = chat.tool_choice.mode == "required"
     or_json = constraint is not None and constraint.is_json
     if or_json and not required and tool_format.first_character == "{":
@@ -138,7 +137,7 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
             'tool_choice to "required" or "none", or leave the constraint out'
         )
         raise InvalidRequestError(FieldViolation("chat.tools", problem))
-    writer = _Writer(tool_format, chat, tools, constraint)
+    writer = _Writer(tool_format, chat, tools, answer)
     form = writer.form(behind_reasoning=bool(reasoning))
     tags = writer.tags(form)
     places = [(f"constraint.structural_tag#{pointer}", place) for pointer, place in writer.places(form)]
@@ -195,35 +194,36 @@ def _with_reasoning(
     )
 
 
+_ANSWERS: dict[str, Callable[[Any], _Format]] = {
+    "json_schema": lambda schema: {"type": "json_schema", "json_schema": schema},
+    "json_object": lambda _: {"type": "json_schema", "json_schema": {"type": "object"}},
+    "regex": lambda regex: {"type": "regex", "pattern": regex},
+    "choice": lambda texts: {"type": "or", "elements": [{"type": "const_string", "value": text} for text in texts]},
+    "grammar": lambda grammar: {"type": "grammar", "grammar": grammar},
+}
+"""The format of an answer without calls, by the kind of its constraint."""
+
+
 def _answer(constraint: Constraint[Any] | None) -> _Format | None:
     """The format of an answer without calls; None for any text."""
-    if constraint is None:
+    kind = None if constraint is None else constraint.kind
+    if kind is None:
         return None
-    if constraint.json_schema is not None:
-        return {"type": "json_schema", "json_schema": constraint.json_schema}
-    if constraint.json_object:
-        return {"type": "json_schema", "json_schema": {"type": "object"}}
-    if constraint.regex is not None:
-        return {"type": "regex", "pattern": constraint.regex}
-    if constraint.choice is not None:
-        return {"type": "or", "elements": [{"type": "const_string", "value": text} for text in constraint.choice]}
-    if constraint.grammar is not None:
-        return {"type": "grammar", "grammar": constraint.grammar}
-    return None
+    if kind not in _ANSWERS:
+        raise InvalidRequestError(FieldViolation(f"constraint.{kind}", "cannot come with tools"))
+    return _ANSWERS[kind](getattr(constraint, kind))
 
 
 class _Writer:
     """Writes the structural tag of a chat's tools."""
 
-    def __init__(
-        self, tool_format: ToolFormat, chat: Chat, tools: tuple[Tool, ...], constraint: Constraint[Any] | None
-    ) -> None:
-        """``tools`` are those that may be called, ``constraint`` is that on an answer without calls."""
+    def __init__(self, tool_format: ToolFormat, chat: Chat, tools: tuple[Tool, ...], answer: _Format | None) -> None:
+        """``tools`` are those that may be called, ``answer`` is the format of an answer without calls."""
         self._format = tool_format
         self._tools = tools
         self._required = chat.tool_choice.mode == "required"
         self._parallel = chat.parallel_tool_calls is not False and not chat.tool_choice.single
-        self._answer = _answer(constraint)
+        self._answer = answer
         self._index = {tool.name: index for index, tool in enumerate(chat.tools)}
         self._tags = [self._tag(tool) for tool in tools]
 

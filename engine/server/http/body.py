@@ -104,7 +104,7 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """vLLM's constraint on the output: one of the first six, and options of `Constraint`."""
+    """vLLM's constraint on the output: one of the fields before ``whitespace``, and options of `Constraint`."""
 
     inert = INERT_IN_CONSTRAINT
 

@@ -8,7 +8,7 @@ from collections.abc import Sized
 from pydantic import ValidationError
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.params import CONSTRAINT_KINDS, Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.http.body import Generating, ResponseFormat, StructuredOutputs
 from draftline.engine.server.http.fields import SAMPLING, Names
@@ -132,7 +132,8 @@ def _structured(options: StructuredOutputs) -> tuple[Constraint, list[tuple[str,
     try:
         return Constraint.model_validate(values), names
     except ValidationError as error:
-        kinds = "set exactly one of json, regex, choice, grammar, structural_tag and json_object"
+        *most, last = ["json" if kind == "json_schema" else kind for kind in CONSTRAINT_KINDS]
+        kinds = f"set exactly one of {', '.join(most)} and {last}"
         found = [
             FieldViolation(v.field, kinds if "exactly one" in v.description else v.description)
             for v in violations(error, "structured_outputs")

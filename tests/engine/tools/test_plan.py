@@ -16,7 +16,7 @@ from draftline.engine.params import Constraint
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.tools.formats import FORMATS
-from draftline.engine.tools.plan import ChatPlan, plan_chat
+from draftline.engine.tools.plan import _ANSWERS, ChatPlan, plan_chat
 from draftline.structured.constraint import language
 from draftline.structured.tags.lark import tag_grammar
 
@@ -131,6 +131,17 @@ def test_errors_name_what_the_client_has_written(path: str, constraint: Constrai
     made = plan("hermes", "auto", constraint)
     error = made.error(InvalidRequestError(FieldViolation(f"constraint.structural_tag{path}", "is wrong")))
     assert [violation.field for violation in error.violations] == [place]
+
+
+@pytest.mark.parametrize(
+    "constraint", [Constraint(regex="a"), Constraint(structural_tag={"type": "structural_tag", "format": {}})]
+)
+def test_a_kind_of_constraint_without_a_format_of_answers_is_refused_beside_tools(
+    constraint: Constraint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(_ANSWERS, "regex")
+    with pytest.raises(InvalidRequestError, match=rf"^constraint\.{constraint.kind}: cannot come with tools$"):
+        plan("hermes", "auto", constraint)
 
 
 def test_parameters_with_two_members_of_one_name_are_named() -> None:
