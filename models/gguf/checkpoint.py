@@ -5,12 +5,8 @@ Not here: dequantization, and which formats run (`quant`).
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import torch
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
 from torch import Tensor
 from typing_extensions import override
 
@@ -21,6 +17,7 @@ from draftline.models.gguf.config import EMBEDDING, OUTPUT, ROPE_FACTORS, archit
 from draftline.models.gguf.fields import GGUFFields
 from draftline.models.gguf.file import GGUFFile, GGUFTensor
 from draftline.models.weight_shapes import check_shape
+from draftline.quant import DEQUANTIZE
 from draftline.quant.tensor import RawTensor
 
 _TOP_LEVEL: dict[str, str] = {
@@ -83,7 +80,7 @@ class GGUFCheckpoint(Checkpoint):
             raise ModelLoadError(f"{self._file.path}: {name}: not in this file")
         where = f"{self._file.path}: {tensor.name}"
         check_shape(self._shapes.get(name), name, tensor.shape, where)
-        if not _known(tensor.type_name):
+        if tensor.type_name not in DEQUANTIZE:
             raise ModelLoadError(f"{where}: {name}: its format {tensor.type_name} is not supported")
         module = name.split(".")[-2]
         heads = self._permuted.get(module)
@@ -126,19 +123,3 @@ def _rope_factors(file: GGUFFile) -> list[float] | None:
 
 def _described(tensor: GGUFTensor) -> str:
     return f"{tensor.type_name} {list(tensor.shape)}"
-
-
-@functools.cache
-def _known(type_name: str) -> bool:
-    """Whether the type is dense, or the gguf package can dequantize it, which only trying tells."""
-    if type_name in _DENSE:
-        return True
-    ggml_type = GGMLQuantizationType.__members__.get(type_name)
-    if ggml_type is None:
-        return False
-    _, block_bytes = GGML_QUANT_SIZES[ggml_type]
-    try:
-        dequantize(np.zeros((1, block_bytes), np.uint8), ggml_type)
-    except NotImplementedError:
-        return False
-    return True

@@ -23,6 +23,7 @@ from draftline.models.families import weight_shapes
 from draftline.models.gguf.checkpoint import GGUFCheckpoint
 from draftline.models.gguf.file import GGUFFile, open_gguf
 from draftline.models.loader import open_checkpoint
+from draftline.quant import DEQUANTIZE, dequantize
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, VOCAB, LAYERS = 4, 2, 64, 256, 512, 48, 2
 Array = NDArray[Any]
@@ -234,19 +235,12 @@ def test_half_precision_comes_back_bit_for_bit(tmp_path: Path, name: str) -> Non
         assert torch.equal(raw.data, torch.from_numpy(weights[key]).to(dtype))
 
 
-def dequantizable() -> list[str]:
-    """The block formats that the gguf package can dequantize."""
-    names = []
-    for kind in GGMLQuantizationType:
-        try:
-            gguf.quants.dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
-        except NotImplementedError:
-            continue
-        names.append(kind.name)
-    return [name for name in names if name not in ("F32", "F16", "BF16")]
+BLOCK_FORMATS = [
+    kind.name for kind in GGMLQuantizationType if kind.name in DEQUANTIZE and GGML_QUANT_SIZES[kind][0] > 1
+]
 
 
-@pytest.mark.parametrize("name", dequantizable())
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
 def test_blocks_stay_packed_and_rows_move_whole(tmp_path: Path, name: str) -> None:
     kind = GGMLQuantizationType[name]
     block, block_bytes = GGML_QUANT_SIZES[kind]
@@ -282,14 +276,16 @@ def test_quantizing_and_permuting_commute(tmp_path: Path, name: str) -> None:
     assert np.array_equal(raw.data.numpy(), expected)
 
 
-def test_a_format_that_nothing_reads_is_named(tmp_path: Path) -> None:
-    kind = GGMLQuantizationType.Q8_K
+def test_a_format_is_read_if_it_has_a_line_in_dequantize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = GGMLQuantizationType.Q8_K  # the gguf package cannot dequantize it
     rows = np.zeros((INNER, HIDDEN // GGML_QUANT_SIZES[kind][0] * GGML_QUANT_SIZES[kind][1]), np.uint8)
     tensors = converted("qwen2", weights_of(model_of("qwen2")))
     tensors["blk.1.ffn_up.weight"] = (rows, kind)
     checkpoint = open_checkpoint(str(write_gguf(tmp_path / "m.gguf", "qwen2", tensors)))
     with pytest.raises(ModelLoadError, match=r"m\.gguf: blk\.1\.ffn_up\.weight: .*Q8_K is not supported"):
         checkpoint.tensor("model.layers.1.mlp.up_proj.weight")
+    monkeypatch.setitem(DEQUANTIZE, "Q8_K", lambda raw: torch.zeros(raw.shape))
+    assert dequantize(checkpoint.tensor("model.layers.1.mlp.up_proj.weight")).shape == (INNER, HIDDEN)
 
 
 def llama3_factors() -> Array:
