@@ -33,7 +33,7 @@ from common.settings import engine_options
 from rich.console import Console
 from rich.table import Table
 
-from draftline.engine.bench.batches import Workload
+from draftline.engine.bench.batches import OfflineWorkload
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.bench.provenance import Conditions
@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows, steps = arguments.rows, arguments.steps
     # The first sequences decode while the last ones' prompts run.
     output_len = rows + 4 * steps + 64
-    workload = Workload("profile", rows, (arguments.prompt_len,) * 2, (output_len,) * 2, arguments.temperature)
+    workload = OfflineWorkload("profile", rows, (arguments.prompt_len,) * 2, (output_len,) * 2, arguments.temperature)
     console = Console(width=140)
     with tempfile.TemporaryDirectory() as folder:
         model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder))
@@ -170,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _start(
     model: BenchmarkModel,
-    workload: Workload,
+    workload: OfflineWorkload,
     options: Mapping[str, object],
     hear: Callable[[Iterable[tuple[str, object]]], None],
 ) -> Core:

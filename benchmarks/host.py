@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
 
-from draftline.engine.bench.batches import Workload
+from draftline.engine.bench.batches import OfflineWorkload
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import SMOLLM2_135M
 from draftline.engine.bench.provenance import Conditions
@@ -243,7 +243,7 @@ def measure(
 ) -> list[float]:
     """The seconds a step with ``rows`` decoding rows, for each round."""
     output_len = (2 * _WARM_UP_STEPS + (rounds + 1) * WINDOW) * (variant.drafts + 1)
-    workload = Workload("decode", rows, _PROMPT_LEN, (output_len, output_len))
+    workload = OfflineWorkload("decode", rows, _PROMPT_LEN, (output_len, output_len))
     core = hostbound_core(tokenizer, rows, workload.max_model_len, variant.prefix_caching, variant.drafts)
     builder = RequestBuilder(core.info, tokenizer, ageing_s=0.0)
     sampling = variant.sampling.model_copy(update={"max_tokens": output_len})

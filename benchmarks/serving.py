@@ -45,7 +45,7 @@ from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.tables import load_table
-from draftline.engine.bench.targets.connect import Access, connect
+from draftline.engine.bench.targets.connect import Credentials, connect
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DraftlineError
 from draftline.v1 import engine_pb2 as pb
@@ -163,7 +163,7 @@ def closed_loop(clients: int) -> Workload:
 
 async def measure_loads(address: str, arguments: argparse.Namespace, lines: ResultLines) -> None:
     """Put each workload on a server, one after the other."""
-    target = await connect(f"grpc://{address}", None, Access())
+    target = await connect(f"grpc://{address}", None, Credentials())
     info = replace(target.info, model=arguments.shape or arguments.model)
     try:
         for index, name in enumerate(arguments.workloads):

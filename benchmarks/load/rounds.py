@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from draftline.engine.bench.batches import Workload
+from draftline.engine.bench.batches import OfflineWorkload
 
 
 class Sent(NamedTuple):
@@ -30,7 +30,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def best_round(workload: Workload, way: str, send: Send, best_of: int, server: int) -> dict[str, Any]:
+def best_round(workload: OfflineWorkload, way: str, send: Send, best_of: int, server: int) -> dict[str, Any]:
     """Send a workload ``best_of`` times after a first time that warms up.
 
     Args:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from draftline.engine.bench.batches import Workload
+from draftline.engine.bench.batches import OfflineWorkload
 from load.rounds import Sent, best_round
 
 _USAGE = re.compile(rb'"completion_tokens":(\d+)')
@@ -45,7 +45,7 @@ async def sse_streams(address: str, bodies: Sequence[bytes]) -> Sent:
     return Sent(tokens, events, time.perf_counter() - start)
 
 
-def measure_sse(address: str, workload: Workload, vocab_size: int, best_of: int, server: int) -> dict[str, Any]:
+def measure_sse(address: str, workload: OfflineWorkload, vocab_size: int, best_of: int, server: int) -> dict[str, Any]:
     """Measure one SSE stream for each request; see `best_round`."""
     bodies = [
         json.dumps(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from draftline.engine.bench.batches import Workload
+from draftline.engine.bench.batches import OfflineWorkload
 from draftline.engine.bench.contenders.engines import BenchmarkModel, Draftline
 from draftline.v1 import engine_pb2 as pb
 from load.client import OPTIONS, request
@@ -55,13 +55,13 @@ async def _counts(deltas: AsyncIterator[pb.Delta]) -> tuple[int, int]:
     return sum(counts), len(counts)
 
 
-def streams_workload(streams: int, prompt_len: int, output_len: int) -> Workload:
+def streams_workload(streams: int, prompt_len: int, output_len: int) -> OfflineWorkload:
     """The workload of --streams, on the server and offline."""
-    return Workload(f"streams{streams}", streams, (prompt_len, prompt_len), (output_len, output_len))
+    return OfflineWorkload(f"streams{streams}", streams, (prompt_len, prompt_len), (output_len, output_len))
 
 
 def measure_streams(
-    address: str, workload: Workload, vocab_size: int, best_of: int, server: int
+    address: str, workload: OfflineWorkload, vocab_size: int, best_of: int, server: int
 ) -> Iterator[dict[str, Any]]:
     """Measure one Session, then many connections; see `best_round`."""
     requests = [request(each.prompt, each.output_len, 0) for each in workload.draw(vocab_size)]
@@ -69,7 +69,7 @@ def measure_streams(
         yield best_round(workload, send.__name__, partial(send, address, requests), best_of, server)
 
 
-def offline(model: BenchmarkModel, workload: Workload, best_of: int, options: Mapping[str, object]) -> float:
+def offline(model: BenchmarkModel, workload: OfflineWorkload, best_of: int, options: Mapping[str, object]) -> float:
     """The engine's tokens/s in this process, without a server."""
     engine = Draftline(model, "auto", "auto", workload.max_model_len, options)
     requests = workload.draw(engine.vocab_size)

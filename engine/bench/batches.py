@@ -24,7 +24,7 @@ class BenchmarkRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class OfflineWorkload:
     """A batch of requests that all arrive at once.
 
     Attributes:
@@ -67,30 +67,30 @@ def _span(lengths: Span) -> str:
 
 
 GPU_WORKLOADS = (
-    Workload("nano", 256, (100, 1024), (100, 1024), temperature=0.6),
-    Workload("bs1", 1, (128, 128), (512, 512)),
-    Workload("bs8", 8, (128, 128), (256, 256)),
-    Workload("bs64", 64, (512, 512), (256, 256)),
-    Workload("bs256", 256, (512, 512), (256, 256)),
-    Workload("prefill", 32, (2048, 2048), (1, 1)),
-    Workload("long1", 1, (3500, 3500), (256, 256)),
-    Workload("long32", 32, (3500, 3500), (256, 256)),
+    OfflineWorkload("nano", 256, (100, 1024), (100, 1024), temperature=0.6),
+    OfflineWorkload("bs1", 1, (128, 128), (512, 512)),
+    OfflineWorkload("bs8", 8, (128, 128), (256, 256)),
+    OfflineWorkload("bs64", 64, (512, 512), (256, 256)),
+    OfflineWorkload("bs256", 256, (512, 512), (256, 256)),
+    OfflineWorkload("prefill", 32, (2048, 2048), (1, 1)),
+    OfflineWorkload("long1", 1, (3500, 3500), (256, 256)),
+    OfflineWorkload("long32", 32, (3500, 3500), (256, 256)),
 )
 """Workloads that compare engines on GPUs; ``nano`` is nano-vLLM's own benchmark."""
 
 CPU_WORKLOADS = (
-    Workload("cpu1", 1, (128, 128), (128, 128)),
-    Workload("cpu8", 8, (128, 128), (128, 128)),
-    Workload("cpu32", 32, (128, 128), (128, 128)),
+    OfflineWorkload("cpu1", 1, (128, 128), (128, 128)),
+    OfflineWorkload("cpu8", 8, (128, 128), (128, 128)),
+    OfflineWorkload("cpu32", 32, (128, 128), (128, 128)),
 )
 """Workloads for a few CPU cores."""
 
-LARGE_MODEL_WORKLOADS = (Workload("bs32", 32, (512, 512), (256, 256)),)
+LARGE_MODEL_WORKLOADS = (OfflineWorkload("bs32", 32, (512, 512), (256, 256)),)
 """For models that do not fit into one GPU. Run by name only."""
 
 UNEVEN_WORKLOADS = (
-    Workload("uneven64", 64, (300, 300), (256, 256), longest=(3500, 256)),
-    Workload("uneven600", 600, (100, 400), (40, 120), longest=(6000, 700)),
+    OfflineWorkload("uneven64", 64, (300, 300), (256, 256), longest=(3500, 256)),
+    OfflineWorkload("uneven600", 600, (100, 400), (40, 120), longest=(6000, 700)),
 )
 """One prompt is much longer than the others, in a batch, and while others come and go. Run by name only, ``uneven600``
 with 64 at a time."""
@@ -100,7 +100,7 @@ WORKLOADS = {
 }
 
 
-def find_workloads(names: str) -> tuple[Workload, ...]:
+def find_workloads(names: str) -> tuple[OfflineWorkload, ...]:
     """The workloads of a comma-separated list.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from draftline.engine.bench.batches import BenchmarkRequest, Workload
+from draftline.engine.bench.batches import BenchmarkRequest, OfflineWorkload
 from draftline.engine.bench.contenders.engines import Contender
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.rounds import results_of_rounds
@@ -83,7 +83,7 @@ class ThroughputResult:
         return {**fields.pop("conditions"), **fields}
 
 
-def measure(contender: Contender, workload: Workload, clock: Callable[[], float] = time.perf_counter) -> Round:
+def measure(contender: Contender, workload: OfflineWorkload, clock: Callable[[], float] = time.perf_counter) -> Round:
     """Run one round."""
     requests = workload.draw(contender.vocab_size)
     first_tokens = [replace(request, output_len=1) for request in requests]
@@ -104,7 +104,7 @@ def _finish_device_work(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def warm_up(contender: Contender, workload: Workload) -> None:
+def warm_up(contender: Contender, workload: OfflineWorkload) -> None:
     """Run a few tokens of the workload, so that no round compiles kernels, captures graphs or allocates memory."""
     requests = [
         replace(request, output_len=min(request.output_len, _WARM_UP_TOKENS))
@@ -116,7 +116,7 @@ def warm_up(contender: Contender, workload: Workload) -> None:
 def summarize(
     contender: Contender,
     model: str,
-    workload: Workload,
+    workload: OfflineWorkload,
     rounds: Sequence[Round],
     statistic: str,
     conditions: Conditions,
@@ -152,7 +152,7 @@ def summarize(
 
 
 def compare(
-    contenders: Sequence[Contender], model: str, workload: Workload, rounds: int, conditions: Conditions
+    contenders: Sequence[Contender], model: str, workload: OfflineWorkload, rounds: int, conditions: Conditions
 ) -> Iterator[dict[str, Any]]:
     """Run a workload on every contender, in alternating rounds so that disturbances affect all alike.
 

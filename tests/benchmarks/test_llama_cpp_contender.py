@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from draftline.engine.bench.batches import BenchmarkRequest, Workload
+from draftline.engine.bench.batches import BenchmarkRequest, OfflineWorkload
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
 
@@ -117,7 +117,7 @@ def test_sequences_decode_together_and_each_to_its_length(api: StandIn, gguf: Be
 
 def test_a_context_fits_the_requests_and_is_used_again(api: StandIn, gguf: BenchmarkModel) -> None:
     contender = LlamaCpp(gguf, CPU, max_model_len=64)
-    two = Workload("two", 2, (8, 8), (4, 4)).draw(contender.vocab_size)
+    two = OfflineWorkload("two", 2, (8, 8), (4, 4)).draw(contender.vocab_size)
     contender.run(two, 0.0)
     contender.run(two, 0.0)
     (context,) = api.contexts
@@ -157,4 +157,4 @@ def test_the_real_llama_cpp_runs() -> None:
     contender = LlamaCpp(SMOLLM2, CPU, 64)
     assert (contender.weights, contender.vocab_size) == ("Q4_1", 49152)
     # `run` checks the length of every output.
-    contender.run(Workload("w", 3, (4, 9), (2, 5)).draw(contender.vocab_size), 0.0)
+    contender.run(OfflineWorkload("w", 3, (4, 9), (2, 5)).draw(contender.vocab_size), 0.0)

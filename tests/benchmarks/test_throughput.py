@@ -13,7 +13,7 @@ import torch
 from regression import read
 from rich.console import Console
 
-from draftline.engine.bench.batches import WORKLOADS, BenchmarkRequest, Workload, find_workloads
+from draftline.engine.bench.batches import WORKLOADS, BenchmarkRequest, OfflineWorkload, find_workloads
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.bench.lines import json_line
@@ -66,7 +66,7 @@ def ticking(*durations: float) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
-def test_a_workload_draws_the_same_requests_every_time(workload: Workload) -> None:
+def test_a_workload_draws_the_same_requests_every_time(workload: OfflineWorkload) -> None:
     requests = workload.draw(49152)
     assert requests == workload.draw(49152)
     assert len(requests) == workload.requests
@@ -80,7 +80,7 @@ def test_a_workload_draws_the_same_requests_every_time(workload: Workload) -> No
 
 
 def test_prompts_draw_on_the_whole_vocabulary() -> None:
-    (request,) = Workload("long", 1, (20_000, 20_000), (1, 1)).draw(50)
+    (request,) = OfflineWorkload("long", 1, (20_000, 20_000), (1, 1)).draw(50)
     counts = torch.bincount(torch.tensor(request.prompt), minlength=50)
     assert len(counts) == 50
     assert counts.min() > 300  # 400 expected, with a standard deviation of 20
@@ -146,7 +146,7 @@ def test_an_unknown_workload_is_rejected(names: str) -> None:
 
 
 def test_a_round_is_one_token_each_and_then_the_whole() -> None:
-    recorder, workload = Recorder(), Workload("w", 3, (5, 9), (2, 4), temperature=0.5)
+    recorder, workload = Recorder(), OfflineWorkload("w", 3, (5, 9), (2, 4), temperature=0.5)
     taken = measure(recorder, workload, ticking(2.0, 10.0).__next__)
     assert taken == Round(prefill_s=2.0, total_s=10.0)
     (first, first_temperature), (whole, whole_temperature) = recorder.runs
@@ -157,7 +157,7 @@ def test_a_round_is_one_token_each_and_then_the_whole() -> None:
 
 
 def test_a_prefill_workload_runs_once() -> None:
-    recorder, workload = Recorder(), Workload("w", 3, (5, 5), (1, 1))
+    recorder, workload = Recorder(), OfflineWorkload("w", 3, (5, 5), (1, 1))
     assert measure(recorder, workload, ticking(2.0).__next__) == Round(2.0, 2.0)
     assert len(recorder.runs) == 1
 
@@ -167,7 +167,7 @@ def test_a_prefill_workload_runs_once() -> None:
 )
 def test_rates_follow_from_the_rounds(statistic: str, prefill_s: float, seconds: float) -> None:
     rounds = [Round(1.0, 9.0), Round(2.0, 5.0), Round(3.0, 6.0)]
-    workload = Workload("w", 4, (10, 10), (16, 16))
+    workload = OfflineWorkload("w", 4, (10, 10), (16, 16))
     result = summarize(Recorder(), "m", workload, rounds, statistic, CONDITIONS)
     assert (result.prefill_s, result.seconds) == (prefill_s, seconds)
     assert (result.requests, result.prompt_tokens, result.tokens) == (4, 40, 64)
@@ -178,7 +178,7 @@ def test_rates_follow_from_the_rounds(statistic: str, prefill_s: float, seconds:
 
 
 def test_prefill_alone_has_no_decode_rate() -> None:
-    result = summarize(Recorder(), "m", Workload("w", 2, (5, 5), (1, 1)), [Round(1.0, 1.0)], "best", CONDITIONS)
+    result = summarize(Recorder(), "m", OfflineWorkload("w", 2, (5, 5), (1, 1)), [Round(1.0, 1.0)], "best", CONDITIONS)
     assert result.decode_tokens_per_s is None
 
 
@@ -193,14 +193,14 @@ def test_contenders_take_turns_after_their_warm_ups() -> None:
         def run(self, requests: Sequence[BenchmarkRequest], temperature: float) -> None:
             order.append(self.name)
 
-    workload = Workload("w", 1, (5, 5), (16, 16))
+    workload = OfflineWorkload("w", 1, (5, 5), (16, 16))
     results = list(compare([Turn("a"), Turn("b")], "m", workload, rounds=2, conditions=CONDITIONS))
     assert order == ["a", "b", *["a", "a", "b", "b"] * 2]
     assert [(line["engine"], line["statistic"]) for line in results] == [("a", "median"), ("b", "median")]
 
 
 def test_the_best_round_of_a_single_contender_counts() -> None:
-    (result,) = compare([Recorder()], "m", Workload("w", 1, (5, 5), (2, 2)), 3, CONDITIONS)
+    (result,) = compare([Recorder()], "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), 3, CONDITIONS)
     assert result["statistic"] == "best"
     assert len(result["rounds"]) == 3
 
@@ -212,7 +212,7 @@ def test_an_interruption_leaves_the_rounds_that_every_contender_has_run() -> Non
             if len(self.runs) == 6:  # in its third round, after a warm-up
                 raise KeyboardInterrupt
 
-    found = compare([Recorder(), Interrupted()], "m", Workload("w", 1, (5, 5), (2, 2)), 5, CONDITIONS)
+    found = compare([Recorder(), Interrupted()], "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), 5, CONDITIONS)
     lines = [next(found), next(found)]
     assert [(line["interrupted"], len(line["rounds"])) for line in lines] == [(True, 2)] * 2
     with pytest.raises(KeyboardInterrupt):
@@ -220,21 +220,23 @@ def test_an_interruption_leaves_the_rounds_that_every_contender_has_run() -> Non
 
 
 def test_a_comparison_of_commits_leaves_out_what_was_interrupted(tmp_path: Path) -> None:
-    result = summarize(Recorder(), "m", Workload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best", CONDITIONS).fields()
+    result = summarize(
+        Recorder(), "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best", CONDITIONS
+    ).fields()
     path = tmp_path / "results.jsonl"
     path.write_text("\n".join(map(json_line, (result, {"interrupted": True, **result, "tokens_per_s": 0.1}))))
     assert [line["tokens_per_s"] for line in read(path).values()] == [1.0]
 
 
 def test_a_line_starts_with_the_conditions() -> None:
-    result = summarize(Recorder(), "m", Workload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best", CONDITIONS)
+    result = summarize(Recorder(), "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best", CONDITIONS)
     line = json.loads(json_line(result.fields()))
     assert list(line)[:6] == ["date", "machine", "load", "commit", "versions", "engine"]
     assert (line["machine"], line["load"], line["options"]) == ("a machine", 0.5, {"block_size": 8})
 
 
 def test_the_table_gives_the_first_engines_speed_up() -> None:
-    workload = Workload("w", 1, (5, 5), (16, 16))
+    workload = OfflineWorkload("w", 1, (5, 5), (16, 16))
     ours = summarize(Recorder(), "m", workload, [Round(1.0, 4.0)], "median", CONDITIONS)
     other = Recorder()
     other.name = "other"

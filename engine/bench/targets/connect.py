@@ -12,8 +12,8 @@ from draftline.engine.errors import CallFailedError, EngineStoppedError, Missing
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """What a server asks for.
+class Credentials:
+    """The credentials of a call.
 
     Attributes:
         token: the bearer token.
@@ -24,7 +24,7 @@ class Access:
     tls: Tls | None = None
 
 
-async def connect(url: str, model: str | None, access: Access) -> Target:
+async def connect(url: str, model: str | None, credentials: Credentials) -> Target:
     """Connect: to an OpenAI-compatible server for ``http://`` and ``https://``, else over gRPC to ``host:port``.
 
     Raises:
@@ -36,19 +36,19 @@ async def connect(url: str, model: str | None, access: Access) -> Target:
     if separator and scheme in ("http", "https"):
         if problem := http_url_problem(url):
             raise UsageError(f"--url: {url}: {problem}")
-        if scheme == "http" and access.tls is not None:
+        if scheme == "http" and credentials.tls is not None:
             raise UsageError(f"--url: {url}: has no TLS; --tls, --ca, --client-cert and --client-key need https://")
         try:
             from draftline.engine.bench.targets.http import HttpTarget
         except ImportError as error:
             raise MissingExtraError(f"--url {scheme}://", "http") from error
-        return await HttpTarget.connect(url, access.token, model, access.tls)
+        return await HttpTarget.connect(url, credentials.token, model, credentials.tls)
     if separator and scheme not in ("grpc", "grpcs"):
         raise UsageError(f"--url: {url}: must be http://, https:// or grpc://")
     address = rest if separator else url
-    tls = access.tls or (Tls() if scheme == "grpcs" else None)
+    tls = credentials.tls or (Tls() if scheme == "grpcs" else None)
     try:
-        target = await GrpcTarget.connect(address, access.token, tls)
+        target = await GrpcTarget.connect(address, credentials.token, tls)
     except EngineStoppedError as error:
         raise CallFailedError(f"--url: {address}: {error}") from error
     if model is not None and model != target.info.model:

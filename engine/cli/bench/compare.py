@@ -20,7 +20,7 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.workloads import Workload
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.provenance import conditions
-from draftline.engine.bench.targets.connect import Access, connect
+from draftline.engine.bench.targets.connect import Credentials, connect
 from draftline.engine.cli.bench.load import check_answered, console, progress_bar, shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.config import EngineConfig
@@ -117,7 +117,7 @@ async def _run(
     model: str,
     lines: ResultLines,
 ) -> None:
-    target = await connect(server.url, None, Access())
+    target = await connect(server.url, None, Credentials())
     try:
         served = target.info.model
         details = {**target.info.details, "command": shlex.join(server.command), "served_model": served}

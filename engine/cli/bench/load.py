@@ -17,7 +17,7 @@ from draftline.engine.bench.measure import Progress as OnAnswer
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.summary import unanswered
 from draftline.engine.bench.tables import load_table, turns_table
-from draftline.engine.bench.targets.connect import Access, connect
+from draftline.engine.bench.targets.connect import Credentials, connect
 from draftline.engine.bench.targets.target import Target, TargetInfo
 from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.models import find_models
@@ -37,13 +37,13 @@ def console() -> Console:
     return found if found.is_terminal else Console(stderr=True, width=WIDTH)
 
 
-def access(connection: Connection) -> Access:
+def credentials(connection: Connection) -> Credentials:
     """The connection's token and certificates.
 
     Raises:
         UsageError: a file of certificates cannot be used.
     """
-    return Access(connection.bearer_token, connection.certificates())
+    return Credentials(connection.bearer_token, connection.certificates())
 
 
 def load_conditions(url: str | None, engine: EngineConfig) -> dict[str, Any]:
@@ -79,7 +79,7 @@ async def opened(url: str | None, engine: EngineConfig, connection: Connection) 
             given = ", ".join("--" + name.replace("_", "-") for name in sorted(engine.model_fields_set - {"model"}))
             raise UsageError(f"{given}: the server at --url has its own engine")
         model = engine.model if "model" in engine.model_fields_set else None
-        target = await connect(url, model, access(connection))
+        target = await connect(url, model, credentials(connection))
     try:
         yield target
     finally:
