@@ -88,8 +88,8 @@ class ByteAutomaton:
     def of_table(
         table: Ints,
         accepting: Flags,
-        early: Flags | None = None,
-        boundary: int | None = None,
+        early: Flags | None,
+        boundary: int | None,
         byte_class: Indices | None = None,
     ) -> ByteAutomaton:
         """The automaton of a table, without states that no text passes.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -29,6 +30,13 @@ _KNOWN_BEFORE = 0.05
 
 WIDTH = 180
 """Columns of a table in a file, which has no width of its own."""
+
+
+TargetUrl = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="the server: grpc://HOST:PORT, or http(s)://… of any OpenAI-compatible one"),
+]
+"""The server that a load is put on; None for an engine in this process."""
 
 
 def console() -> Console:

@@ -15,6 +15,7 @@ from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.turns import has_turns, plot_turns
 from draftline.engine.cli.bench.load import (
+    TargetUrl,
     check_answered,
     console,
     load_conditions,
@@ -30,10 +31,7 @@ from draftline.engine.errors import UsageError
 
 
 def serve(
-    url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="the server: grpc://HOST:PORT, or http(s)://… of any OpenAI-compatible one"),
-    ] = None,
+    url: TargetUrl = None,
     shape: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=SHAPE_HELP)] = None,
     output: OutputFile = None,
     plot: Annotated[

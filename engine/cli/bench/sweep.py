@@ -16,6 +16,7 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.workloads import Workload
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.cli.bench.load import (
+    TargetUrl,
     check_answered,
     console,
     load_conditions,
@@ -31,10 +32,7 @@ from draftline.engine.errors import UsageError
 
 
 def sweep(
-    url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="the server: grpc://HOST:PORT, or http(s)://… of any OpenAI-compatible one"),
-    ] = None,
+    url: TargetUrl = None,
     clients: Annotated[
         str | None,
         typer.Option(

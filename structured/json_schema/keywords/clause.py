@@ -145,8 +145,9 @@ def pattern_sets(
         return None
 
 
-def name_set(expander: Expander, location: Location, keyword: str, pattern: str) -> StringSet | None:
-    """The names of members that contain a match of a pattern; None, with a report, if it cannot be translated."""
+def name_set(expander: Expander, location: Location, pattern: str) -> StringSet | None:
+    """The members of a name in ``patternProperties``; None, with a report, if the pattern cannot be translated."""
+    keyword = "patternProperties"
     sets = pattern_sets(expander, location, keyword, pattern)
     if sets is not None and sets[0] != sets[1]:
         # A name that may match is neither of the pattern's members nor of the others.

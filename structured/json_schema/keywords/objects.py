@@ -50,11 +50,7 @@ def _object(expander: Expander, location: Location) -> Clause:
     minimum = min_count(location, "minProperties")
     maximum = max_count(location, "maxProperties")
     keyword = next(one for one in _OBJECT_KEYWORDS if one in schema)
-    matched = [
-        (names, pattern)
-        for pattern in patterns
-        if (names := name_set(expander, location, "patternProperties", pattern)) is not None
-    ]
+    matched = [(names, pattern) for pattern in patterns if (names := name_set(expander, location, pattern)) is not None]
     # If a pattern cannot be translated, it is unknown which members are additional, and which objects fail.
     known = len(matched) == len(patterns)
     closed = "additionalProperties" in schema and known

@@ -198,7 +198,7 @@ def _own(expander: Expander, location: Location, but: str) -> Case:
     names = frozenset(_names(schema.get("properties")))
     patterns: set[StringSet] = set()
     for pattern in _names(schema.get("patternProperties")):
-        found = name_set(expander, location, "patternProperties", pattern)
+        found = name_set(expander, location, pattern)
         if found is not None:
             patterns.add(found)
     every_name = "additionalProperties" in schema or (
