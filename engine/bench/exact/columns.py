@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from draftline.engine.bench.exact.answers import Count, EngineAnswers, answer, answer_in_fresh_process
-from draftline.engine.config import EngineConfig
+from draftline.engine.config import DrafterName, EngineConfig
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.stats import EngineStats
 
 OWN_OPTIONS = ("drafter", "draft_length", "draft_tokens", "ngram_entries")
 """Options of the engine that each column sets by itself."""
+
+_WEIGHTLESS = tuple(name for name in get_args(DrafterName) if name not in ("auto", "none", "forced", "draft_model"))
+"""The drafters that have no weights and draft for any request."""
 
 SMALL_CHUNK = 48
 """Tokens of a step whose prompts are to be computed in many pieces."""
@@ -84,8 +88,7 @@ def columns(only: Sequence[str], *, on_gpu: bool, draft_model: str | None) -> li
         Column("batches of 64", plain, (64,)),
         Column("small chunks", plain | {"max_batched_tokens": SMALL_CHUNK}, (8,)),
         Column("preempted", {}, (64,), _preemptions, "preemptions", scarce_cache=True),
-        Column("ngram", fixed | {"drafter": "ngram"}, (8,), _drafts, "drafts"),
-        Column("ngram_table", fixed | {"drafter": "ngram_table"}, (8,), _drafts, "drafts"),
+        *(Column(name, fixed | {"drafter": name}, (8,), _drafts, "drafts") for name in _WEIGHTLESS),
         Column("forced", {"drafter": "forced"}, (8,), _drafts, "drafts", suites=("constrained",)),
     ]
     if draft_model is not None:
