@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Protocol, TypeVar
 
 from draftline.engine.errors import CONTEXT_LENGTH_EXCEEDED, FieldViolation, InvalidRequestError
+from draftline.engine.params import CONSTRAINT_KINDS
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.request.request import context_violations
 
@@ -36,6 +37,10 @@ MAX_CUT = 1 << 20
 
 MAX_CONSTRAINT = 1 << 18
 """Characters of a schema, an expression, a grammar, or all choices together."""
+
+CONSTRAINT_TEXTS = tuple(kind for kind in CONSTRAINT_KINDS if kind not in ("choice", "json_object", "structural_tag"))
+"""Kinds of constraints that are one text of at most `MAX_CONSTRAINT` characters. Its compiler bounds a structural tag,
+which may hold many schemas."""
 
 MAX_TRACEPARENT = 256
 """Characters of a trace context."""

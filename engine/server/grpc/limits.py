@@ -8,6 +8,7 @@ from functools import partial
 from draftline.engine.errors import FieldViolation
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.limits import (
+    CONSTRAINT_TEXTS,
     MAX_CONSTRAINT,
     MAX_DETOKENIZE,
     MAX_TOOLS,
@@ -77,6 +78,6 @@ def check_detokenize(request: pb.DetokenizeRequest) -> None:
 
 
 def _constraint_violations(constraint: pb.Constraint) -> Iterator[FieldViolation]:
-    for name in ("json_schema", "regex", "grammar"):
+    for name in CONSTRAINT_TEXTS:
         yield from length_violations(getattr(constraint, name), MAX_CONSTRAINT, f"constraint.{name}", "characters")
     yield from choice_violations(constraint.choice.choices, "constraint.choice.choices")

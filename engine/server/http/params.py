@@ -13,6 +13,7 @@ from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.http.body import Generating, ResponseFormat, StructuredOutputs
 from draftline.engine.server.http.fields import SAMPLING, Names
 from draftline.engine.server.limits import (
+    CONSTRAINT_TEXTS,
     MAX_CONSTRAINT,
     choice_violations,
     length_violations,
@@ -121,8 +122,8 @@ def _structured(options: StructuredOutputs) -> tuple[Constraint, list[tuple[str,
     if (schema := values.pop("json_", None)) is not None:
         values["json_schema"] = _schema_text(schema, "structured_outputs.json")
     if (tag := values.get("structural_tag")) is not None:
-        values["structural_tag"] = _json_text(tag)  # its compiler has a limit, as it holds many schemas
-    for name in ("regex", "grammar"):
+        values["structural_tag"] = _json_text(tag)
+    for name in CONSTRAINT_TEXTS:
         wrong += length_violations(values.get(name, ""), MAX_CONSTRAINT, f"structured_outputs.{name}", "characters")
     if "choice" in values:
         wrong += choice_violations(values["choice"], "structured_outputs.choice")
