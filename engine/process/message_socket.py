@@ -19,7 +19,7 @@ class MessageSocket:
 
     def __init__(self, connected: socket.socket) -> None:
         """Take over a connected stream socket."""
-        connected.setblocking(True)  # whatever `socket.setdefaulttimeout` says
+        connected.setblocking(True)  # whatever ``socket.setdefaulttimeout`` says
         self._socket = connected
         self._unsent = memoryview(b"")
 

@@ -1,6 +1,6 @@
 """The data that one step's layers share, as functions of tensors in the part of Python that TorchScript compiles.
 
-The attention's rows are grouped by shape on the host (`reference_attention`); here a group becomes indices and masks.
+The attention's rows are grouped by shape on the host (`group_rows`); here a group becomes indices and masks.
 """
 
 # No ``from __future__ import annotations`` here: TorchScript cannot read postponed annotations of a NamedTuple.
