@@ -151,10 +151,10 @@ class Backends:
             matcher,
             len(grammar),
             self._vocabulary,
-            self._unique(language, constraint.reasoning, marking),
-            self._guard(constraint.reasoning, job),
-            _tag_reader(language.form),
-            marking,
+            unique=self._unique(language, constraint.reasoning, marking),
+            guard=self._guard(constraint.reasoning, job),
+            tags=_tag_reader(language.form),
+            marking=marking,
         )
 
     def _marking(self, form: Form | None) -> dict[int, bytes]:

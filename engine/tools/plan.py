@@ -38,12 +38,12 @@ class Reading:
         or_json: whether the answer without calls is JSON. Calls begin as no JSON does.
     """
 
-    tool_format: ToolFormat | None
-    calls: tuple[tuple[str, str], ...]
-    trigger: str
-    begins: tuple[str, ...]
-    reasoning: tuple[str, str] | None
-    is_open: bool
+    tool_format: ToolFormat | None = None
+    calls: tuple[tuple[str, str], ...] = ()
+    trigger: str = ""
+    begins: tuple[str, ...] = ()
+    reasoning: tuple[str, str] | None = None
+    is_open: bool = False
     only_calls: bool = False
     or_json: bool = False
 
@@ -120,7 +120,7 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
         # Without a limit there is nothing to enforce: the output is read, and nothing else changes.
         needed = constraint is not None or chat.max_reasoning_tokens is not None
         whole = _with_reasoning(constraint, reasoning, chat, is_open=is_open) if reasoning and needed else constraint
-        reading = Reading(None, (), "", (), reasoning, is_open) if reasoning else None
+        reading = Reading(reasoning=reasoning, is_open=is_open) if reasoning else None
         return ChatPlan(whole, reading)
     tool_format = FORMATS.get(info.tool_format)
     if tool_format is None:
@@ -150,7 +150,16 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
         whole = _with_reasoning(whole, reasoning, chat, is_open=is_open)
     trigger = tool_format.trigger if constraint is None and tools and chat.tool_choice.mode == "auto" else ""
     begins = tuple(tool_format.open + tool_format.begin(tool.name) for tool in tools)
-    reading = Reading(tool_format, tuple(tags), trigger, begins, reasoning, is_open, required, or_json)
+    reading = Reading(
+        tool_format=tool_format,
+        calls=tuple(tags),
+        trigger=trigger,
+        begins=begins,
+        reasoning=reasoning,
+        is_open=is_open,
+        only_calls=required,
+        or_json=or_json,
+    )
     return ChatPlan(whole, reading, tuple(places))
 
 

@@ -137,21 +137,23 @@ def compile_tokens(
         late_distance = int(distance[boundary[0]]) if len(boundary) and budgets else 0
         to_boundary = _early_distance(table, early, distance - late_distance if budgets else np.zeros_like(distance))
     budgeted = np.full(end + 1, budgets) | early
-    budget = _budgets(table, early, distance, to_boundary, budgeted, masks)
+    budget_first, budget_distance, budget_mask = _budgets(table, early, distance, to_boundary, budgeted, masks)
     forced_byte, byte_next = _forced(automaton, reached)
     return TokenAutomaton(
-        token_class,
-        table,
-        mask_of,
-        masks.packed(),
-        accepting,
-        distance,
-        forced_byte,
-        byte_next,
-        *budget,
-        early,
-        int(to_boundary[0]) if early[0] else 0,
-        late_distance,
+        token_class=token_class,
+        next=table,
+        mask_of=mask_of,
+        masks=masks.packed(),
+        accepting=accepting,
+        distance=distance,
+        forced_byte=forced_byte,
+        byte_next=byte_next,
+        budget_first=budget_first,
+        budget_distance=budget_distance,
+        budget_mask=budget_mask,
+        early=early,
+        early_distance=int(to_boundary[0]) if early[0] else 0,
+        late_distance=late_distance,
     )
 
 

@@ -89,19 +89,21 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
             )
         states.append(
             PathState(
-                unique,
-                number(item for shape in here for item in _items(shape)),
-                {name: number(value for shape in objects for value in _member(shape, name)) for name in names},
-                NOWHERE if kinds else number(members.value for shape in objects for members in _unnamed(shape)),
-                never_ends(place),
-                frozenset(name for name in names if all(_is_varied(shape, name, variety) for shape in objects)),
-                _all_strings(graph.nodes[value] for value in place),
-                any(map(_counts_names, objects)),
-                any(shape.others for shape in objects),
-                any(not never_runs_out(members.names) for shape in objects for members in shape.others),
-                bool(objects) and all(map(_is_open, objects)),
-                tuple(dfa.build(string_tree(kind)) for kind in kinds),
-                by_kind,
+                unique=unique,
+                items=number(item for shape in here for item in _items(shape)),
+                members={name: number(value for shape in objects for value in _member(shape, name)) for name in names},
+                others=NOWHERE if kinds else number(members.value for shape in objects for members in _unnamed(shape)),
+                varied=never_ends(place),
+                varied_members=frozenset(
+                    name for name in names if all(_is_varied(shape, name, variety) for shape in objects)
+                ),
+                text=_all_strings(graph.nodes[value] for value in place),
+                distinct=any(map(_counts_names, objects)),
+                unnamed=any(shape.others for shape in objects),
+                limited=any(not never_runs_out(members.names) for shape in objects for members in shape.others),
+                open=bool(objects) and all(map(_is_open, objects)),
+                kinds=tuple(dfa.build(string_tree(kind)) for kind in kinds),
+                by_kind=by_kind,
             )
         )
     pointers = [normaliser.place(pointer, "uniqueItems") for pointer in everything]

@@ -113,16 +113,16 @@ class ReportBuilder:
         """
         cancelled = any(output.finish_reason is FinishReason.CANCELLED for output in self._outputs)
         report = RequestReport(
-            self._origin,
-            self._request_id,
-            self._client_id,
-            self._started_ns,
-            time.monotonic() - self._started,
-            CANCELLED if code == OK and cancelled else code,
-            tuple(self._outputs),
-            reason,
-            self.submitted,
-            self.operation,
+            origin=self._origin,
+            request_id=self._request_id,
+            client_id=self._client_id,
+            started_ns=self._started_ns,
+            seconds=time.monotonic() - self._started,
+            code=CANCELLED if code == OK and cancelled else code,
+            outputs=tuple(self._outputs),
+            reason=reason,
+            submitted=self.submitted,
+            operation=self.operation,
         )
         for observe in self._observers:
             observe(report)

@@ -38,8 +38,8 @@ TAG: dict[str, Any] = {
 }
 FORM = {"type": "triggered_tags", "triggers": [HERMES.trigger], "tags": [TAG]}
 CALLS = ConstraintSpec("structural_tag", json.dumps({"type": "structural_tag", "format": FORM}))
-READING = Reading(HERMES, (("/format/tags/0", "f"),), HERMES.trigger, (HERMES.begin("f"),), None, is_open=False)
-THINK = Reading(None, (), "", (), ("<think>", "</think>"), is_open=False)
+READING = Reading(HERMES, (("/format/tags/0", "f"),), HERMES.trigger, (HERMES.begin("f"),))
+THINK = Reading(reasoning=("<think>", "</think>"))
 
 
 def tags(spec: ConstraintSpec) -> TagReader:
