@@ -1,4 +1,4 @@
-"""The host's memory that this process may still take: what Linux has left, and what its cgroups allow."""
+"""The host's memory that this process may still take: what Linux has left, and what cgroups and ``ulimit -v`` allow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class HostMemory:
     """A limit on this process's memory, in bytes.
 
     Attributes:
-        whose: what sets the limit: "the machine", or a cgroup's path.
+        whose: what sets the limit: "the machine", a cgroup's path, or the address space.
         total: the limit.
         free: what can be taken until it is reached; the page cache counts as free.
         own: what this process has taken.
@@ -31,13 +31,28 @@ def host_memory(root: Path = Path("/")) -> HostMemory | None:
         root: the root of the file system; another one in tests.
     """
     try:
-        own = _numbers(root / "proc/self/status").get("VmRSS:", 0) << 10
+        status = _numbers(root / "proc/self/status")
+        own = status.get("VmRSS:", 0) << 10
         machine = _numbers(root / "proc/meminfo")
         limits = [HostMemory("the machine", machine["MemTotal:"] << 10, machine["MemAvailable:"] << 10, own)]
     except (OSError, KeyError):
         return None
     limits += [HostMemory(f"cgroup {name}", total, max(0, total - used), own) for name, total, used in _cgroups(root)]
+    if (space := _address_space(root)) is not None:
+        taken = status.get("VmSize:", 0) << 10
+        limits.append(HostMemory("its address space (ulimit -v)", space, max(0, space - taken), taken))
     return min(limits, key=lambda limit: limit.free)
+
+
+def _address_space(root: Path) -> int | None:
+    """The most address space that this process may have, in bytes; None where nothing limits it."""
+    name = "Max address space"
+    try:
+        lines = (root / "proc/self/limits").read_text().splitlines()
+    except OSError:
+        return None
+    soft = next((line.removeprefix(name).split()[0] for line in lines if line.startswith(name)), "unlimited")
+    return None if soft == "unlimited" else int(soft)
 
 
 def _cgroups(root: Path) -> Iterator[tuple[str, int, int]]:

@@ -63,6 +63,23 @@ def test_a_container_sees_its_cgroup_of_version_1_at_the_mount_point(tmp_path: P
     assert limit.whose == "the machine"
 
 
+@pytest.mark.parametrize(
+    ("soft", "limit"),
+    [
+        ("unlimited", HostMemory("the machine", 16 * GIB, 12 * GIB, GIB)),
+        (str(15 * GIB), HostMemory("the machine", 16 * GIB, 12 * GIB, GIB)),
+        (str(4 * GIB), HostMemory("its address space (ulimit -v)", 4 * GIB, 2 * GIB, 2 * GIB)),
+        (str(GIB), HostMemory("its address space (ulimit -v)", GIB, 0, 2 * GIB)),
+    ],
+)
+def test_the_address_space_is_a_limit(tmp_path: Path, soft: str, limit: HostMemory) -> None:
+    limits = (
+        f"Limit                     Soft Limit Hard Limit Units\nMax address space         {soft} unlimited bytes\n"
+    )
+    status = f"{STATUS}VmSize:\t {2 << 20} kB\n"
+    assert host_memory(files(tmp_path, {"proc/self/limits": limits, "proc/self/status": status})) == limit
+
+
 def test_the_numbers_are_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "host_memory", lambda: HostMemory("cgroup /pod", 8 * GIB, 3 * GIB, GIB))
     with memory_explained(torch.device("cpu"), "a cache", 3 * GIB):
