@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from draftline.engine.parallel.leader import StartedRanks, start_ranks
 from draftline.engine.parallel.target import Target
 from draftline.engine.runner.device import check_weights
 from draftline.engine.runner.executor import ExecutorParts
-from draftline.engine.runner.memory import GIB, OutOfMemoryAtStartError, memory_explained, taken_bytes
+from draftline.engine.runner.memory import memory_explained, taken_bytes
 from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.runner.timing import StepClock
 from draftline.kernels.collectives import ALONE
@@ -93,10 +93,8 @@ class LoadedParts:
         """
         target, ops = self.target, self.target.ops
         table = target.allocate_table(max_model_len, self.drafting.max_draft_tokens)
-        needs = blocks * (target.block_bytes + self.drafting.block_bytes)
-        with _address_space(target.device, f"a cache of {needs / GIB:.2f} GiB", "kv_cache_memory_gib"):
-            cache = target.allocate_cache(blocks, needs)
-            drafter = self.drafting.build(blocks, self.constraints)
+        cache = target.allocate_cache(blocks, blocks * (target.block_bytes + self.drafting.block_bytes))
+        drafter = self.drafting.build(blocks, self.constraints)
         clock = StepClock.of(ops, target.device)
         return ExecutorParts(
             target.model, cache, table, ops, drafter, ops.sample, target.accept, self.constraints, self.shapes, clock
@@ -162,27 +160,10 @@ def load_parts(
     )
 
 
-@contextmanager
-def _address_space(device: torch.device, what: str, option: str) -> Iterator[None]:
-    """Turn a lack of address space for ``what`` into an error that names the option, which makes it smaller.
-
-    The memory itself is compared before any is taken. This process may not have as much, as under ``ulimit -v``.
-    """
-    try:
-        yield
-    except MemoryError as error:
-        helps = f"Lower {option}, or raise the limit of this process's address space (ulimit -v)"
-        raise OutOfMemoryAtStartError(f"{device} has no room for {what}: {error}. {helps}.") from error
-
-
 def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: torch.device) -> ConstraintTable:
     mask_bytes = 4 * -(-vocab // 32)
     size = 2 * _CONSTRAINT_BYTES + config.max_num_seqs * (drafts + 1) * mask_bytes
-    what = f"the constraint tables of {config.max_num_seqs} sequences"
-    with (
-        _address_space(device, f"{what}, which need {size / GIB:.2f} GiB", "max_num_seqs"),
-        memory_explained(device, f"{what} (max_num_seqs)", size),
-    ):
+    with memory_explained(device, f"the constraint tables of {config.max_num_seqs} sequences (max_num_seqs)", size):
         return ConstraintTable.allocate(
             config.max_num_seqs,
             vocab,

@@ -15,19 +15,13 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
     `torch.zeros` writes every page. The system's own pages are zero already. They are small ones: a first write to a
     huge page clears 2 MiB, and a step that first writes to the cache of every layer would take as long as ten steps.
-
-    Raises:
-        MemoryError: the system gives a process on a CPU no more address space.
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     size = prod(shape) * dtype.itemsize
-    try:
-        if sys.platform == "linux":
-            memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            memory.madvise(mmap.MADV_NOHUGEPAGE)
-        else:
-            memory = mmap.mmap(-1, max(size, 1))
-    except OSError as error:
-        raise MemoryError(error.strerror) from error
+    if sys.platform == "linux":
+        memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    else:
+        memory = mmap.mmap(-1, max(size, 1))
     return torch.frombuffer(memory, dtype=torch.uint8)[:size].view(dtype).view(shape)

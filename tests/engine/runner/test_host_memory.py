@@ -115,15 +115,6 @@ def test_a_cache_that_does_not_fit_is_not_taken() -> None:
         LLM("smollm2", device="cpu", kv_cache_memory_gib=400_000.0)
 
 
-@pytest.mark.usefixtures("few_layers")
-def test_a_cache_beyond_the_address_space_is_an_error_with_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under ``ulimit -v``, which leaves the machine's memory free."""
-    monkeypatch.setattr(memory, "host_memory", lambda: None)
-    message = r"a cache of 40\d{4}\.\d\d GiB: .*\. Lower kv_cache_memory_gib, or raise"
-    with pytest.raises(OutOfMemoryAtStartError, match=message):
-        LLM("smollm2", device="cpu", kv_cache_memory_gib=400_000.0)
-
-
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
