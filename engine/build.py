@@ -22,7 +22,7 @@ from draftline.engine.parallel.target import Target
 from draftline.engine.params import CONSTRAINT_KINDS
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.runner.capture import Captures
-from draftline.engine.runner.device import device_name, device_uuids, select_device
+from draftline.engine.runner.device import cache_explained, device_name, device_uuids, select_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import Executor, Executors
 from draftline.engine.runner.masks import ConstraintMasks
@@ -93,7 +93,7 @@ def build_core(
         raise ModelLoadError(FORKED)
     device = select_device(config)
     config = with_embedded_draft(config)
-    with ExitStack() as undo:
+    with ExitStack() as undo, cache_explained():
         if device.type != "cuda" or not config.uses_graphs:
             core = _build(config, device, None, undo, substitutes, prepare)
         else:

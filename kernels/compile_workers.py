@@ -156,11 +156,19 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
     return reader.enter_context(FileIO(receiving)), writer.enter_context(FileIO(sending, "w"))
 
 
+def triton_cache() -> Path:
+    """The folder of Triton's cache on disk, as Triton finds it. Does not import Triton."""
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser(
+        "~"
+    )  # which `Path.home` raises an error for if there is none
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
+
+
 def nothing_compiled() -> bool:
-    """Whether Triton's cache on disk is empty."""
-    home = os.environ.get("TRITON_HOME") or Path.home()
-    folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
-    return not folder.is_dir() or not any(folder.iterdir())
+    """Whether Triton's cache on disk is empty, or cannot be read."""
+    with suppress(OSError):
+        return not any(triton_cache().iterdir())
+    return True
 
 
 class _CompilerDriver:

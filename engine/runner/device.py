@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from draftline.engine.config import EngineConfig
+from draftline.kernels.compile_workers import triton_cache
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.errors import ModelLoadError
 from draftline.models.weight_kinds import weight_kinds
@@ -162,20 +166,63 @@ def _check(gpu: _GPU, config: EngineConfig) -> None:
         ):
             if value == "fp8":
                 raise ModelLoadError(f"{option}: {_no_fp8(gpu)}")
-    _check_compiler()
+    _check_triton()
 
 
-def _check_compiler() -> None:
-    """Let Triton build its driver, which takes a C compiler once for each machine, before it is needed."""
+def _check_triton() -> None:
+    """Let Triton build its driver, which takes a C compiler once for each machine, before it is needed.
+
+    Raises:
+        ModelLoadError: it cannot.
+    """
     from triton.runtime import driver  # imported here, since a CPU runs without Triton
 
+    with cache_explained():
+        try:
+            driver.active.utils  # noqa: B018 - it is built when it is first asked for
+        except AssertionError as error:
+            raise ModelLoadError(
+                "Triton finds no libcuda.so.1, which NVIDIA's driver installs. Run ldconfig as root where the driver is "
+                "installed; or let TRITON_LIBCUDA_PATH name the folder of that file."
+            ) from error
+        except ImportError as error:
+            raise ModelLoadError(
+                f"Triton cannot load the driver that it has built in {triton_cache()} ({_last_line(error)}). The folder's "
+                "file system must allow programs (no noexec); TRITON_CACHE_DIR names another folder."
+            ) from error
+        except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+            if _is_about_cache(error):
+                raise
+            raise ModelLoadError(
+                f"Triton cannot build its driver, which takes a C compiler and Python's headers ({_last_line(error)}). "
+                "Debian and Ubuntu have them in gcc and python3-dev, Fedora in gcc and python3-devel; CC names another compiler."
+            ) from error
+
+
+@contextmanager
+def cache_explained() -> Iterator[None]:
+    """Turn an error about Triton's cache on disk into one that says what helps.
+
+    Raises:
+        ModelLoadError: Triton cannot write to its cache.
+    """
     try:
-        driver.active.utils  # noqa: B018 - it is built when it is first asked for
-    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        yield
+    except OSError as error:
+        if not _is_about_cache(error):
+            raise
         raise ModelLoadError(
-            f"Triton cannot build its driver, which takes a C compiler and Python's headers ({_last_line(error)}). "
-            "Debian and Ubuntu have them in gcc and python3-dev, Fedora in gcc and python3-devel; CC names another compiler."
+            f"Triton cannot write compiled kernels to its cache, {triton_cache()}: {error.strerror} ({error.filename}). "
+            "TRITON_CACHE_DIR names another folder."
         ) from error
+
+
+def _is_about_cache(error: Exception) -> bool:
+    """Whether an error names a file of Triton's cache, or a folder that leads to it."""
+    if not isinstance(error, OSError) or not isinstance(error.filename, str):
+        return False
+    folder, named = triton_cache(), Path(error.filename)
+    return named.is_relative_to(folder) or (folder.is_relative_to(named) and not folder.exists())
 
 
 def _last_line(error: Exception) -> str:

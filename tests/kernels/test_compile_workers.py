@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from patience import wait_until
 from uninterpreted import run
 
-from draftline.kernels.compile_workers import CompileJob, KernelCompileWorkers, nothing_compiled
+from draftline.kernels.compile_workers import CompileJob, KernelCompileWorkers, nothing_compiled, triton_cache
 
 _LAUNCHED = """
 import sys
@@ -145,6 +146,32 @@ def test_an_empty_cache_has_nothing(
     assert nothing_compiled() == nothing
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "absent"))
     assert nothing_compiled()
+
+
+def test_a_cache_that_cannot_be_read_has_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
+    assert nothing_compiled()
+
+
+@pytest.mark.parametrize("name", ["HOME", "TRITON_HOME"])
+def test_the_cache_is_where_triton_has_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("TRITON_CACHE_DIR", "TRITON_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, str(tmp_path))
+    assert triton_cache() == tmp_path / ".triton" / "cache"
+
+
+def test_a_user_without_a_home_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container, where the user has a number but no name."""
+
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    for name in ("TRITON_CACHE_DIR", "TRITON_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert triton_cache() == Path("~", ".triton", "cache")
 
 
 def _running(group: int) -> bool:

@@ -35,7 +35,7 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpus: list[GPU] = []
-        self.has_compiler = True
+        self.failure: Exception | None = None
         monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(self.gpus))
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(self.gpus))
@@ -46,8 +46,8 @@ class Machine:
     @property
     def utils(self) -> None:
         """Triton's driver, which is built when it is first asked for."""
-        if not self.has_compiler:
-            raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
+        if self.failure is not None:
+            raise self.failure
 
     def _properties(self, index: int) -> SimpleNamespace:
         name, (major, minor), gib = self.gpus[index]
@@ -200,11 +200,45 @@ def test_a_draft_model_in_fp8_is_refused_before_its_weights_are_read(
         loaded.load_draft(config, target, ReferenceOps(), torch.bfloat16, torch.device("cuda", 0))
 
 
-def test_a_missing_c_compiler_is_one_line(machine: Machine) -> None:
-    machine.gpus, machine.has_compiler = [ADA], False
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (RuntimeError("Failed to find C compiler."), ("Failed to find C compiler", "gcc and python3-dev")),
+        (FileNotFoundError(2, "No such file", "no-cc"), ("no-cc", "CC names another compiler")),
+        (AssertionError("libcuda.so cannot found!\nPlease"), ("no libcuda.so.1", "ldconfig", "TRITON_LIBCUDA_PATH")),
+        (ImportError("failed to map segment"), ("/cache (failed to map segment)", "noexec", "TRITON_CACHE_DIR")),
+        (
+            PermissionError(13, "Permission denied", "/no/cache/KEY"),
+            ("/no/cache: Permission denied", "TRITON_CACHE_DIR"),
+        ),
+        (OSError(30, "Read-only file system", "/no"), ("/no/cache: Read-only file system (/no)", "TRITON_CACHE_DIR")),
+    ],
+    ids=["no compiler", "another compiler", "no driver library", "noexec", "another user's cache", "read-only"],
+)
+def test_what_triton_lacks_is_one_line(
+    machine: Machine, failure: Exception, said: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.gpus, machine.failure = [ADA], failure
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/no/cache")
     with pytest.raises(ModelLoadError) as caught:
         selected()
-    assert "Failed to find C compiler" in str(caught.value)
-    assert "gcc and python3-dev" in str(caught.value)
+    assert all(part in str(caught.value) for part in said)
+    assert ("gcc" in str(caught.value)) == any("compiler" in part for part in said)
     assert "\n" not in str(caught.value)
     assert selected("cpu") == "cpu"
+
+
+def test_a_kernel_that_cannot_be_kept_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/no/cache")
+    monkeypatch.setattr("draftline.engine.build.select_device", lambda config: torch.device("cpu"))
+    failure = OSError(30, "Read-only file system", "/no/cache/KEY")
+
+    def load_parts(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr("draftline.engine.build.load_parts", load_parts)
+    with pytest.raises(ModelLoadError, match=r"^Triton cannot write .* /no/cache: Read-only file system"):
+        build_core(EngineConfig(model="a model"))
+    failure = OSError(30, "Read-only file system", "/a/model")
+    with pytest.raises(OSError, match="/a/model"):
+        build_core(EngineConfig(model="a model"))
