@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 import torch
@@ -70,8 +71,10 @@ def select_device(config: EngineConfig) -> torch.device:
                 f"tensor_parallel_size: {ranks} ranks need as many GPUs from cuda:{first} on, and this host has {count}; "
                 f"at most {count - first} fit"
             )
-        for index in range(first, first + ranks):
-            _check(_GPU.at(index), config)
+        gpus = [_GPU.at(index) for index in range(first, first + ranks)]
+        for gpu in gpus:
+            _check(gpu, config)
+        _check_peers(gpus)
         return torch.device("cuda", first)
     return device
 
@@ -167,6 +170,17 @@ def _check(gpu: _GPU, config: EngineConfig) -> None:
             if value == "fp8":
                 raise ModelLoadError(f"{option}: {_no_fp8(gpu)}")
     _check_triton()
+
+
+def _check_peers(gpus: Sequence[_GPU]) -> None:
+    """Refuse ranks that cannot write to one another's memory, by which they add their sums."""
+    for gpu, peer in permutations(gpus, 2):
+        if not torch.cuda.can_device_access_peer(gpu.index, peer.index):
+            raise ModelLoadError(
+                f"tensor_parallel_size: {gpu} cannot reach the memory of {peer}, which ranks need; `nvidia-smi topo -p2p w` "
+                "shows which GPUs can, and CUDA_VISIBLE_DEVICES chooses them. draftline serve --data-parallel-size runs a "
+                "whole model on each GPU"
+            )
 
 
 def _check_triton() -> None:

@@ -36,10 +36,12 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpus: list[GPU] = []
         self.failure: Exception | None = None
+        self.apart: set[tuple[int, int]] = set()
         monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(self.gpus))
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(self.gpus))
         monkeypatch.setattr(torch.cuda, "get_device_properties", self._properties)
+        monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda gpu, peer: (gpu, peer) not in self.apart)
         monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
         monkeypatch.setattr("triton.runtime.driver", SimpleNamespace(active=self))
 
@@ -118,6 +120,18 @@ def test_an_old_gpu_is_refused_before_a_model_is_loaded(machine: Machine, device
         "device: cuda:0 (NVIDIA GeForce GTX 1080 Ti) has compute capability 6.1; the kernels need 8.0 (Ampere, 2020) or "
         "newer; --device cpu (device='cpu' in Python) runs instead"
     )
+
+
+def test_ranks_whose_gpus_cannot_reach_one_another_are_refused(machine: Machine) -> None:
+    machine.gpus, machine.apart = [ADA] * 4, {(0, 2), (2, 0)}
+    assert selected("cuda", tensor_parallel_size=2) == "cuda:0"
+    assert selected("cuda:1", tensor_parallel_size=3) == "cuda:1"
+    with pytest.raises(ModelLoadError) as caught:
+        selected("cuda", tensor_parallel_size=3)
+    assert str(caught.value).startswith(
+        "tensor_parallel_size: cuda:0 (NVIDIA GeForce RTX 4090) cannot reach the memory of cuda:2 (NVIDIA GeForce RTX 4090)"
+    )
+    assert "--data-parallel-size" in str(caught.value)
 
 
 def test_amd_s_gpus_are_refused(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
