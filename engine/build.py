@@ -22,7 +22,7 @@ from draftline.engine.parallel.target import Target
 from draftline.engine.params import CONSTRAINT_KINDS
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.runner.capture import Captures
-from draftline.engine.runner.device import cache_explained, device_name, device_uuids, select_device
+from draftline.engine.runner.device import cache_explained, device_name, device_uuids, rank_devices, select_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import Executor, Executors
 from draftline.engine.runner.masks import ConstraintMasks
@@ -128,12 +128,11 @@ def _build(
     loaded = load_parts(config, device, ahead, undo, substitutes.ops)
     target, model = loaded.target, loaded.target.model
     fingerprint = SystemFingerprint.of(
-        device,
+        rank_devices(device, config.tensor_parallel_size),
         dtype=target.dtype,
         weights=model.quantization,
         conversion=config.quantization,
         cache_dtype=target.cache_dtype,
-        ranks=config.tensor_parallel_size,
     )
     facts = (fingerprint.facts, repr(target.shape), *loaded.drafting.facts)
 
@@ -304,5 +303,5 @@ def _engine_info(
         scheduling=config.scheduling,
         peak=peak_of(device_name(target.device), target.model.quantization),
         memory=memory,
-        device_uuids=device_uuids(target.device),
+        device_uuids=device_uuids(rank_devices(target.device, config.tensor_parallel_size)),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -34,7 +35,8 @@ class SystemFingerprint:
     Two engines of one model with equal facts give equal outputs. With different facts they may or may not.
 
     Attributes:
-        device: the kind of device: the GPU's name and compute capability, or the CPU's name and instruction set.
+        device: the kind of device: the GPU's name and compute capability, or the CPU's name and instruction set. Of all
+            ranks in order, where they differ.
         dtype: of activations.
         weights: the formats that the weights run in.
         conversion: the format that dense weights were converted to while they were loaded; ``auto`` for none.
@@ -57,24 +59,24 @@ class SystemFingerprint:
 
     @staticmethod
     def of(
-        device: torch.device,
+        devices: Sequence[torch.device],
         *,
         dtype: torch.dtype,
         weights: str,
         conversion: str,
         cache_dtype: torch.dtype,
-        ranks: int = 1,
     ) -> SystemFingerprint:
-        """The facts of an engine on ``device``; see the attributes."""
+        """The facts of an engine with a rank on each of ``devices``; see the attributes."""
+        kinds = [_device_kind(device) for device in devices]
         return SystemFingerprint(
-            device=_device_kind(device),
+            device=kinds[0] if len(set(kinds)) == 1 else " + ".join(kinds),
             dtype=_name(dtype),
             weights=weights,
             conversion=conversion,
             cache_dtype=_name(cache_dtype),
             draftline=draftline.__version__,
-            libraries=_libraries(device),
-            ranks=ranks,
+            libraries=_libraries(devices[0]),
+            ranks=len(devices),
             arithmetic=ARITHMETIC_REVISION,
         )
 

@@ -108,9 +108,9 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_properties(device).name if device.type == "cuda" else ""
 
 
-def device_uuids(device: torch.device) -> tuple[str, ...]:
-    """A GPU's unique id, which other processes know it by; none for a CPU."""
-    return (f"GPU-{torch.cuda.get_device_properties(device).uuid}",) if device.type == "cuda" else ()
+def device_uuids(devices: Sequence[torch.device]) -> tuple[str, ...]:
+    """The unique ids of GPUs, which other processes know them by; none for CPUs."""
+    return tuple(f"GPU-{torch.cuda.get_device_properties(device).uuid}" for device in devices if device.type == "cuda")
 
 
 def rank_device(first: torch.device, rank: int) -> torch.device:
@@ -121,6 +121,11 @@ def rank_device(first: torch.device, rank: int) -> torch.device:
     if first.type == "cpu":
         return first
     return torch.device(first.type, ((first.index or 0) + rank) % torch.cuda.device_count())
+
+
+def rank_devices(first: torch.device, ranks: int) -> tuple[torch.device, ...]:
+    """The devices of all ranks, ``first`` being that of rank 0."""
+    return tuple(rank_device(first, rank) for rank in range(ranks))
 
 
 def _named(name: str) -> torch.device:

@@ -54,7 +54,7 @@ def usual(folder: str) -> str:
 
 def facts() -> SystemFingerprint:
     return SystemFingerprint.of(
-        torch.device("cpu"), dtype=torch.bfloat16, weights="float16", conversion="fp8", cache_dtype=torch.int8
+        [torch.device("cpu")], dtype=torch.bfloat16, weights="float16", conversion="fp8", cache_dtype=torch.int8
     )
 
 
@@ -65,6 +65,25 @@ def test_it_is_short_and_states_its_facts() -> None:
     for fact in ("bfloat16", "conversion: fp8", "int8", __version__, torch.__version__, str(ARITHMETIC_REVISION)):
         assert fact in one.facts
     assert torch.backends.cpu.get_cpu_capability() in one.device
+
+
+def test_ranks_on_devices_of_several_kinds_are_all_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    capabilities = {0: (8, 6), 1: (8, 6), 2: (8, 9)}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capabilities[device.index])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {capabilities[device.index][1]}")
+
+    def named(*indices: int) -> tuple[str, int]:
+        devices = [torch.device("cuda", index) for index in indices]
+        options = {"dtype": torch.bfloat16, "weights": "bfloat16", "conversion": "auto", "cache_dtype": torch.int8}
+        facts = SystemFingerprint.of(devices, **options)  # type: ignore[arg-type]
+        return facts.device, facts.ranks
+
+    assert named(0) == ("GPU 6 (compute capability 8.6)", 1)
+    assert named(0, 1) == ("GPU 6 (compute capability 8.6)", 2)
+    assert named(0, 1, 2) == (
+        "GPU 6 (compute capability 8.6) + GPU 6 (compute capability 8.6) + GPU 9 (compute capability 8.9)",
+        3,
+    )
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(SystemFingerprint)])

@@ -14,7 +14,7 @@ from draftline.engine import loading
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting import loaded
-from draftline.engine.runner.device import select_device
+from draftline.engine.runner.device import device_uuids, rank_devices, select_device
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.models.errors import ModelLoadError
 from draftline.quant.tensor import RawTensor, Scales
@@ -51,9 +51,10 @@ class Machine:
         if self.failure is not None:
             raise self.failure
 
-    def _properties(self, index: int) -> SimpleNamespace:
+    def _properties(self, device: int | torch.device) -> SimpleNamespace:
+        index = device if isinstance(device, int) else device.index
         name, (major, minor), gib = self.gpus[index]
-        return SimpleNamespace(name=name, major=major, minor=minor, total_memory=gib << 30)
+        return SimpleNamespace(name=name, major=major, minor=minor, total_memory=gib << 30, uuid=index)
 
 
 @pytest.fixture
@@ -132,6 +133,13 @@ def test_ranks_whose_gpus_cannot_reach_one_another_are_refused(machine: Machine)
         "tensor_parallel_size: cuda:0 (NVIDIA GeForce RTX 4090) cannot reach the memory of cuda:2 (NVIDIA GeForce RTX 4090)"
     )
     assert "--data-parallel-size" in str(caught.value)
+
+
+def test_the_gpus_of_all_ranks_have_their_ids(machine: Machine) -> None:
+    machine.gpus = [ADA] * 3
+    ids = device_uuids(rank_devices(torch.device("cuda", 1), 2))
+    assert ids == ("GPU-1", "GPU-2")
+    assert device_uuids(rank_devices(torch.device("cpu"), 2)) == ()
 
 
 def test_amd_s_gpus_are_refused(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
