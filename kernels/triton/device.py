@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 """Shared memory of one program by compute capability (CUDA C++ Programming Guide, technical specifications)."""
 
-_SLACK = 1024
+SLACK = 1024
 """Bytes for barriers and reductions, beside the tiles."""
 
 
@@ -67,7 +67,7 @@ class DeviceLimits:
         The matrix units of 9.0 and 10.0 read shared memory while they multiply. Others read registers, which saves one copy.
         """
         copies = num_stages if 90 <= self.capability < 120 else num_stages - 1
-        return max(copies, 1) * tile_bytes + _SLACK
+        return max(copies, 1) * tile_bytes + SLACK
 
 
 UNLIMITED = DeviceLimits(90, 132, 1 << 30)

@@ -290,8 +290,7 @@ def _unshared(shape: AttentionShape, tile: Tile, rows: int, longest: int) -> Til
 
 def programs_per_sm(shape: AttentionShape, tile: Tile) -> int:
     """The programs that fit a multiprocessor."""
-    row = (4 if shape.wide else 2) * next_power_of_2(shape.head_dim)
-    own = ((tile.num_stages - 1) * tile.block_n + 2 * tile.block_m) * row
+    own = ((tile.num_stages - 1) * tile.block_n + 2 * tile.block_m) * shape.row_bytes
     warps = _WARPS_PER_SM * (1 if shape.head_dim >= WIDE_HEAD else 2)
     # The device itself takes a kilobyte of each.
     return min((shape.limits.shared_bytes + 1024) // (own + 1024), warps // tile.num_warps)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import LayerCache
 from draftline.kernels.triton.attention.fp8_cache import MAX_PAIR_ROWS, multiplies_float16
-from draftline.kernels.triton.device import DeviceLimits, fitting
+from draftline.kernels.triton.device import SLACK, DeviceLimits, fitting
 
 SHORT_QUERY = 32
 """The longest query of decodes and verifies, which have a small tile. Longer ones (prompt chunks) have a large one."""
@@ -111,6 +111,11 @@ class AttentionShape:
         # Exact float32 products do not run on matrix units: a larger tile would only spill registers.
         return 16 if self.wide else max(16, min(64, 8192 // next_power_of_2(self.head_dim)))
 
+    @property
+    def row_bytes(self) -> int:
+        """The size of a head as a kernel holds it in shared memory."""
+        return (4 if self.wide else 2) * next_power_of_2(self.head_dim)
+
     def num_tiles(self, context: int) -> int:
         """The tiles of a history."""
         return max(-(-context // self.key_tile), 1)
@@ -127,7 +132,15 @@ def next_power_of_2(n: int) -> int:
 
 def max_lanes(shape: AttentionShape) -> int:
     """The largest tile of decodes and verifies, in query rows."""
-    return MAX_PAIR_ROWS if shape.float8 else 64
+    if shape.float8:
+        return MAX_PAIR_ROWS
+    largest = Tile(64, shape.key_tile, num_warps=4, num_stages=2)
+    return fitting(largest, partial(_short_bytes, shape), shape.limits).block_m
+
+
+def _short_bytes(shape: AttentionShape, tile: Tile) -> int:
+    """Shared memory of a program of decodes and verifies with the shallowest pipeline: queries, keys, values, and a tile on its way."""
+    return (tile.block_m + 3 * tile.block_n) * shape.row_bytes + SLACK
 
 
 def chunk_tile(shape: AttentionShape) -> Tile:
@@ -141,10 +154,9 @@ def chunk_tile(shape: AttentionShape) -> Tile:
 
 def _chunk_bytes(shape: AttentionShape, tile: Tile) -> int:
     """Shared memory of a program of prompt chunks: its queries, and the keys and values that are loaded ahead."""
-    row = 2 * next_power_of_2(shape.head_dim)
     # Hardware copies a chunk's own keys where launches overlap too, in a loop that has all stages.
     stages = tile.num_stages if shape.limits.overlaps else tile.num_stages - 1
-    return (2 * stages * tile.block_n + tile.block_m) * row
+    return (2 * stages * tile.block_n + tile.block_m) * shape.row_bytes
 
 
 def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, num_tokens: int) -> int:

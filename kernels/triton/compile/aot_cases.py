@@ -365,6 +365,7 @@ CASES: dict[str, Case] = {
     "float32-decode": _layer_case(MODELS["llama-8b"], BATCHES["decode"], torch.float32),
     "float32-verifies": _layer_case(MODELS["llama-1b"], _verifies(MODELS["llama-1b"]), torch.float32),
     "float32-chunk": _layer_case(MODELS["llama-8b"], BATCHES["chunk"], torch.float32),
+    "float32-wide-heads": lambda ops: _attention(ops, GEMMA3, BATCHES["mixed"], torch.float32, torch.float32),
     **{f"gpt2-{kind}": _gpt2_case(BATCHES[kind]) for kind in ("one", "decode", "chunk")},
     **{f"gemma-3-{kind}": _gemma3_case(BATCHES[kind], 0.0) for kind in ("one", "decode", "chunk")},
     **{f"gemma-3-{kind}-capped": _gemma3_case(BATCHES[kind], 50.0) for kind in ("decode", "chunk")},

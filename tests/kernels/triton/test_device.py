@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from draftline.kernels.triton.attention.plan import AttentionShape, chunk_tile
+from draftline.kernels.triton.attention.decode_plan import plan_decode, plan_short
+from draftline.kernels.triton.attention.plan import AttentionShape, chunk_tile, max_lanes
 from draftline.kernels.triton.device import SHARED_BYTES, DeviceLimits, fitting
 from draftline.kernels.triton.linear.gemm_config import GemmConfig, gemm_config, parts_config, small_config
 from draftline.kernels.triton.linear.gemm_m16 import gemm_m16_config
@@ -116,3 +117,16 @@ def test_the_tile_of_keys_is_the_same_on_every_device(capability: int, head_dim:
     tile = chunk_tile(shape)
     assert tile.block_n == tuned.block_n == shape.key_tile
     assert tile == (replace(tuned, num_stages=2) if capability == 120 and head_dim > 64 else tuned)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("capability", SHARED_BYTES)
+def test_verifies_have_the_largest_tile_that_fits(capability: int, head_dim: int) -> None:
+    shape = AttentionShape(group=4, num_kv_heads=1, head_dim=head_dim, limits=DeviceLimits.known(capability, 100))
+    assert max_lanes(shape) == 64
+    # Compiled for 8.6, tiles of 64 float32 queries take 102,400 bytes, and with an INT8 cache 106,624.
+    small = head_dim == 256 and shape.limits.shared_bytes < 106_624
+    wide = replace(shape, wide=True)
+    assert max_lanes(wide) == (32 if small else 64)
+    for plan in (plan_decode(wide, (16,) * 4, (1024,) * 4), plan_short(wide, (5, 40), (1024,) * 2)):
+        assert plan is None or plan.tile.block_m == max_lanes(wide)
