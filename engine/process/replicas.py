@@ -9,7 +9,7 @@ from typing import Literal
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.process.engine_process import WORKER, EngineProcess
-from draftline.engine.process.startup import has_gpu
+from draftline.kernels.host_gpu import has_gpu
 from draftline.models.errors import ModelLoadError
 
 

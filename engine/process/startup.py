@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from pathlib import Path
 from typing import Literal
 
 from draftline.engine.process.log_format import start_logging
+from draftline.kernels.host_gpu import has_gpu
 
 _SWITCH_S = 0.0005
 """Seconds after which a running thread yields to a waiting one. With Python's default of 5 ms the step thread would
@@ -33,11 +33,6 @@ def keep_heap() -> None:
     """
     gc.freeze()
     gc.enable()
-
-
-def has_gpu() -> bool:
-    """Whether the machine seems to have a GPU that torch can use. Does not import torch."""
-    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
 
 
 def runs_on_gpu(device: str) -> bool:

@@ -14,6 +14,7 @@ import torch
 
 from draftline.engine.config import EngineConfig
 from draftline.kernels.compile_workers import triton_cache
+from draftline.kernels.host_gpu import has_gpu
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.errors import ModelLoadError
 from draftline.models.weight_kinds import weight_kinds
@@ -130,7 +131,11 @@ def rank_devices(first: torch.device, ranks: int) -> tuple[torch.device, ...]:
 
 def _named(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda", _best().index) if torch.cuda.is_available() else torch.device("cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda", _best().index)
+        if has_gpu():
+            logger.warning("device: auto takes the CPU, since torch cannot use this machine's GPU: %s", _cuda_trouble())
+        return torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -143,6 +148,15 @@ def _named(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ModelLoadError(f"device: {name!r} cannot be used: {str(error).splitlines()[0]}; {_INSTEAD}") from error
     return device
+
+
+def _cuda_trouble() -> str:
+    """Why torch uses no GPU: its build, the driver, or which GPUs the process may see."""
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return str(error).splitlines()[0]
+    return "it sees none"
 
 
 def _best() -> _GPU:

@@ -97,6 +97,22 @@ def test_a_device_by_name_is_taken_as_it_is(machine: Machine) -> None:
     assert selected("cuda:0") == "cuda:0"
 
 
+@pytest.mark.parametrize("present", [False, True])
+def test_auto_says_why_a_gpu_is_not_used(
+    machine: Machine, present: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def init() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12020).\nPlease update it")
+
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr("draftline.engine.runner.device.has_gpu", lambda: present)
+    assert selected("auto") == selected("cpu") == "cpu"
+    lines = [record.getMessage() for record in caplog.records]
+    said = "device: auto takes the CPU, since torch cannot use this machine's GPU: The NVIDIA driver on your system is too old"
+    assert len(lines) == present
+    assert all(line.startswith(said) and "\n" not in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("device", "message"),
     [
