@@ -26,7 +26,7 @@ from draftline.engine.runner.device import cache_explained, device_name, device_
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import Executor, Executors
 from draftline.engine.runner.masks import ConstraintMasks
-from draftline.engine.runner.memory import memory_explained, used_bytes
+from draftline.engine.runner.memory import SMALLER_STEP, memory_explained, used_bytes
 from draftline.engine.runner.peaks import peak_of
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShape
@@ -139,7 +139,7 @@ def _build(
     # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with
     # it.
     largest = target.largest_batch()
-    explained = partial(memory_explained, device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs.")
+    explained = partial(memory_explained, device, "the largest step", helps=SMALLER_STEP)
     if ahead is not None:
         from draftline.engine.runner.warmup import load_kernels, rehearse
         from draftline.kernels.triton.compile.marks import CacheMark

@@ -35,7 +35,7 @@ from draftline.engine.runner.capture import GraphRecorder
 from draftline.engine.runner.device import rank_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import Executor, ExecutorParts, Executors, drafting
-from draftline.engine.runner.memory import GIB, memory_explained
+from draftline.engine.runner.memory import GIB, SMALLER_STEP, memory_explained
 from draftline.engine.runner.ranks import draft_positions
 from draftline.engine.runner.shapes import StepShape
 from draftline.engine.runner.slot_writer import SlotWriter
@@ -188,7 +188,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
 
         with (
             closing(CompileAhead(device)) as ahead,
-            memory_explained(device, "the largest step", helps="Lower max_batched_tokens or max_num_seqs."),
+            memory_explained(device, "the largest step", helps=SMALLER_STEP),
         ):
             if shard.is_sized_as_first:
                 group.barrier()  # rank 0 compiles for this one, too

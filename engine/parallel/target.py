@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from draftline.engine.config import EngineConfig
+from draftline.engine.runner.device import has_fp8
 from draftline.engine.runner.memory import (
     DEFAULT_CPU_CACHE_GIB,
     GIB,
@@ -77,7 +78,7 @@ class Target:
         dtype = _dtype(config, checkpoint, device)
         weights = f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"
         with memory_explained(
-            device, weights, weight_bytes(shard.checkpoint(checkpoint), dtype), _less_weights(config)
+            device, weights, weight_bytes(shard.checkpoint(checkpoint), dtype), _less_weights(config, device)
         ):
             model = build_model(checkpoint, checkpoint.config, ops, dtype, device, shard)
         return Target(
@@ -189,10 +190,11 @@ class Target:
         return self.ops.accept if rate is None else synthetic_acceptance(self.ops.accept, rate)
 
 
-def _less_weights(config: EngineConfig) -> str:
+def _less_weights(config: EngineConfig, device: torch.device) -> str:
     """The options with which a device's weights take less memory."""
     if config.quantization == "auto":
-        return "Weights in eight bits (quantization fp8 or int8) take less; tensor_parallel_size divides them."
+        formats = "fp8 or int8" if has_fp8(device) else "int8"
+        return f"Weights in eight bits (quantization {formats}) take less; tensor_parallel_size divides them."
     return "tensor_parallel_size divides them."
 
 

@@ -92,11 +92,16 @@ def check_weights(model: str, checkpoint: Checkpoint, device: torch.device, opti
     Raises:
         ModelLoadError: it cannot run there.
     """
-    if device.type != "cuda" or (gpu := _GPU.at(device.index)).capability >= _FP8:
+    if has_fp8(device):
         return
     for raw, _ in weight_kinds(checkpoint):
         if raw.format == "F8_E4M3" and raw.scales is not None and raw.convert_to is None:
-            raise ModelLoadError(f"{option}: {model} is in FP8: {_no_fp8(gpu)}")
+            raise ModelLoadError(f"{option}: {model} is in FP8: {_no_fp8(_GPU.at(device.index))}")
+
+
+def has_fp8(device: torch.device) -> bool:
+    """Whether a device can run FP8. Every CPU can."""
+    return device.type != "cuda" or _GPU.at(device.index).capability >= _FP8
 
 
 def _no_fp8(gpu: _GPU) -> str:

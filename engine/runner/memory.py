@@ -25,6 +25,11 @@ from draftline.quant.tensor import RawTensor
 GIB = 1 << 30
 DEFAULT_CPU_CACHE_GIB = 1.0
 
+SMALLER_STEP = (
+    "Lower max_batched_tokens or max_num_seqs, or let the weights take less, by quantization or tensor_parallel_size."
+)
+"""What helps where the largest step does not fit beside the weights, or leaves nothing for the cache."""
+
 
 class OutOfMemoryAtStartError(ModelLoadError):
     """The model, or a cache large enough to serve anything, does not fit; the message has the numbers."""
@@ -55,7 +60,7 @@ def memory_explained(device: torch.device, what: str, needs: int = 0, helps: str
         own = torch.cuda.memory_reserved(device)  # what was allocated for it may have been freed on the way here
         raise OutOfMemoryAtStartError(
             f"{device} has no room for {_wanted(what, needs)}: of its {total / GIB:.1f} GiB, this process has taken "
-            f"{own / GIB:.1f} until then, others take "
+            f"{own / GIB:.1f} until then, the driver and other processes take "
             f"{(total - free - own) / GIB:.1f}, and {free / GIB:.1f} are free.{_advice(helps)}"
         ) from error
 
@@ -132,9 +137,9 @@ def gpu_cache_bytes(device: torch.device, utilization: float, peak_bytes: int) -
     if left <= 0:
         raise OutOfMemoryAtStartError(
             f"{device} has {total / GIB:.1f} GiB, of which gpu_memory_utilization {utilization} allows "
-            f"{total * utilization / GIB:.1f}. The weights and a full step take {peak_bytes / GIB:.1f} and other processes "
-            f"{others / GIB:.1f}, so nothing is left for the cache. Raise gpu_memory_utilization, or lower "
-            "max_batched_tokens or max_num_seqs."
+            f"{total * utilization / GIB:.1f}. The weights and a full step take {peak_bytes / GIB:.1f}, and the driver "
+            f"and other processes {others / GIB:.1f}, so nothing is left for the cache. Raise gpu_memory_utilization. "
+            f"{SMALLER_STEP}"
         )
     return left
 
