@@ -2,7 +2,7 @@
 
 The operations run on meta tensors, with launches captured instead of executed. So exactly the engine's launches are
 compiled: the same signatures, constants and options. Prints one line a kernel, variant and target. Exits with status 1 if
-one fails to compile or needs more shared memory than its target has.
+one fails to compile or needs more shared or tensor memory than its target has.
 
 By default it compiles representative launches for sm_90: see `representatives`. ``--target`` names other compute capabilities
 (`OPS`), and ``--all`` compiles every launch, which takes about five times as long. Each line has the shared memory and the
@@ -42,6 +42,9 @@ from draftline.kernels.triton.compile.aot_cases import CASES, OPS, Case
 from draftline.kernels.triton.device import SHARED_BYTES
 
 _DEFAULT_TARGET = 90
+
+_TENSOR_COLUMNS = 512
+"""Columns of a multiprocessor's tensor memory, which holds the sums of products on 10.0; other targets use none."""
 
 _TYPES = {
     torch.float32: "fp32",
@@ -224,6 +227,14 @@ def local_bytes(cubin: bytes) -> int:
     return sum(int(found) for found in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
 
 
+def lack(metadata: Any, capability: int) -> str | None:
+    """The memory that a target lacks for a compiled kernel, by Triton's metadata; None if it has enough."""
+    if metadata.shared > SHARED_BYTES[capability]:
+        return f"needs {metadata.shared} bytes of shared memory of {SHARED_BYTES[capability]}"
+    columns = getattr(metadata, "tmem_size", None) or 0
+    return f"needs {columns} columns of tensor memory of {_TENSOR_COLUMNS}" if columns > _TENSOR_COLUMNS else None
+
+
 def _compile(job: tuple[Launch, int]) -> Result:
     launch, capability = job
     begin = time.perf_counter()
@@ -231,8 +242,7 @@ def _compile(job: tuple[Launch, int]) -> Result:
     try:
         kernel = compiled(launch, capability)
         shared, spilled = kernel.metadata.shared, local_bytes(kernel.asm["cubin"])
-        if shared > SHARED_BYTES[capability]:
-            error = f"needs {shared} bytes of shared memory of {SHARED_BYTES[capability]}"
+        error = lack(kernel.metadata, capability)
     except Exception as failure:  # noqa: BLE001 - whatever the compiler raises is this variant's result
         error = f"{type(failure).__name__}: {failure}"
     return Result(launch, capability, error, shared, spilled, time.perf_counter() - begin)

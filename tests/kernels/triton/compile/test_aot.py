@@ -10,9 +10,13 @@ from uninterpreted import Uninterpreted, run
 pytestmark = pytest.mark.long
 
 _SCRIPT = """
+from types import SimpleNamespace
+
 from draftline.kernels.triton.compile import aot
-from draftline.kernels.triton.compile.aot import collect, main, representatives
+from draftline.kernels.triton.compile.aot import collect, lack, main, representatives
 from draftline.kernels.triton.compile.aot_cases import CASES, OPS
+
+SIZES = ((232_448, 512), (232_449, 0), (0, 513), (0, None))
 
 # The command, on the cases of one family: collecting all launches again for each call would take most of the time.
 aot.CASES = {name: case for name, case in CASES.items() if name.startswith("gemma-3")}
@@ -25,6 +29,7 @@ found = {
     "of nothing": main(["--jobs", "1", "--kernel", "no such kernel"]),
     "launched": [[launch.kernel, launch.constants] for launch in launches],
     "chosen": [[launch.kernel, launch.constants] for launch in representatives(launches)],
+    "lacks": [lack(SimpleNamespace(shared=shared, tmem_size=columns), 100) for shared, columns in SIZES],
     "other kernels": sorted({launch.kernel for launch in collect(CASES, OPS[80])} - {launch.kernel for launch in launches}),
 }
 aot.CASES = CASES
@@ -43,6 +48,15 @@ def test_kernels_compile_for_both_targets(found: dict[str, Any]) -> None:
     assert last.endswith(" 0 failed")
     assert {line.split()[0] for line in lines} == {"sm_80", "sm_90"}
     assert all("_soft_cap_kernel " in line and ": ok " in line and " B spilled" in line for line in lines)
+
+
+def test_what_a_target_lacks_is_a_failure(found: dict[str, Any]) -> None:
+    assert found["lacks"] == [
+        None,
+        "needs 232449 bytes of shared memory of 232448",
+        "needs 513 columns of tensor memory of 512",
+        None,
+    ]
 
 
 def test_nothing_to_compile_is_a_failure(found: dict[str, Any]) -> None:
