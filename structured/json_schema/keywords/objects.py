@@ -63,6 +63,13 @@ def _object(expander: Expander, location: Location) -> Clause:
     says_open = closed or schema.get("unevaluatedProperties") is True
     silent = OPEN if expander.closes_objects and says_open else ANY
 
+    mentioned = dict.fromkeys(properties if expander.closes_objects else (), ANY)
+
+    def with_member(name: str, value: Demands) -> ObjectShape:
+        """The objects that have the member, or do not have it if ``value`` is NEVER."""
+        needed = frozenset[str]() if value == NEVER else frozenset([name])
+        return ObjectShape(tuple({**mentioned, name: value}.items()), needed)
+
     def holds() -> Shapes:
         additional = both(value_of("additionalProperties"), silent) if closed else silent
         by_pattern = [(names, value_of("patternProperties", pattern)) for names, pattern in matched]
@@ -75,13 +82,11 @@ def _object(expander: Expander, location: Location) -> Clause:
         return unite(not_of("object"), Shapes(objects=tuple(settle_object(shape, ()))))
 
     def fails() -> Shapes:
-        objects: list[ObjectShape] = []
-        for name in required:
-            objects.extend(absent(name))
+        objects = [with_member(name, NEVER) for name in required]
         for name in properties:
             value = value_of("properties", name, holds=False)
             if value != NEVER:
-                objects.append(ObjectShape(((name, value),), frozenset([name])))
+                objects.append(with_member(name, value))
         for names, pattern in matched:
             value = value_of("patternProperties", pattern, holds=False)
             if value != NEVER:

@@ -5,7 +5,7 @@ An intersection may have several cases: a member that a condition asks for can b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -147,6 +147,30 @@ def _with_some(shape: ObjectShape, wanted: Members) -> Iterator[ObjectShape]:
             free = meet_strings(joint, StringSet(without=frozenset(taken)))
             if not free.is_empty():
                 yield replace(shape, some=(*shape.some, Members(free, value)))
+
+
+def join_optional(shapes: Iterable[ObjectShape]) -> list[ObjectShape]:
+    """The same objects. Two shapes that differ in one member, absent in one and required in the other, become one.
+
+    So the objects that do not match ``{"required": ["a"], "properties": {"a": …}}`` are one case and not two, and those
+    that match none of n such schemas are one and not 2ⁿ.
+    """
+    joined = list(dict.fromkeys(shapes))
+    for name in dict.fromkeys(name for shape in joined for name, value in shape.named if value == NEVER):
+        absent = {_without(shape, name): shape for shape in joined if (name, NEVER) in shape.named}
+        optional: dict[ObjectShape, ObjectShape] = {}
+        for shape in joined:
+            if name in shape.required and (other := absent.pop(_without(shape, name), None)) is not None:
+                optional[other] = replace(shape, required=shape.required - {name})
+                optional[shape] = optional[other]
+        joined = list(dict.fromkeys(optional.get(shape, shape) for shape in joined))
+    return joined
+
+
+def _without(shape: ObjectShape, name: str) -> ObjectShape:
+    """The shape without its conditions on one member."""
+    named = tuple((known, value) for known, value in shape.named if known != name)
+    return replace(shape, named=named, required=shape.required - {name})
 
 
 def object_within(one: ObjectShape, other: ObjectShape) -> bool:

@@ -13,7 +13,7 @@ from draftline.structured.json_schema.shapes.arrays import ANY_ARRAY, ArrayShape
 from draftline.structured.json_schema.shapes.limits import MAX_SHAPES, TooManyShapesError
 from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.json_schema.shapes.numbers import meet as meet_numbers
-from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, ObjectShape, meet_objects
+from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, ObjectShape, join_optional, meet_objects
 from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet
 from draftline.structured.json_schema.shapes.strings import meet as meet_strings
 
@@ -62,7 +62,7 @@ def unite(*sets: Shapes) -> Shapes:
         _merge_numbers(shape for one in sets for shape in one.numbers),
         _merge_strings(shape for one in sets for shape in one.strings),
         _absorb((shape for one in sets for shape in one.arrays), ANY_ARRAY),
-        _absorb((shape for one in sets for shape in one.objects), ANY_OBJECT),
+        _absorb(join_optional(shape for one in sets for shape in one.objects), ANY_OBJECT),
     )
 
 

@@ -63,6 +63,27 @@ def test_a_condition_for_each_kind_of_item_in_a_list() -> None:
     assert len(set(found)) == 2
 
 
+@pytest.mark.parametrize("count", [9, 30])
+def test_one_of_many_members_of_open_objects(count: int) -> None:
+    """As operators are written. Without one member, or with another value of it, an object fails the same alternative."""
+    options = [{"properties": {f"m{n}": {"type": "integer"}}, "required": [f"m{n}"]} for n in range(count)]
+    schema = {"type": "object", "oneOf": options}
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact"))
+    validator = jsonschema_rs.validator_for(schema)
+    values: list[Any] = [
+        {},
+        {"m0": 1},
+        {"m8": 1},
+        {"m8": ""},
+        {"m0": 1, "m8": 1},
+        {"m0": 1, "m8": ""},
+        {"m8": 1, "z": 0},
+    ]
+    found = [walker.accepts(json.dumps(value, separators=(",", ":"))) for value in values]
+    assert found == [validator.is_valid(value) for value in values]
+    assert len(set(found)) == 2
+
+
 def test_what_must_hold_needs_no_complement() -> None:
     """As one of two members, each of which is what the object says of it anyway. Items that repeat have no form."""
     members = {"one": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "two": {"format": "uri"}}

@@ -114,6 +114,7 @@ def test_the_schemas_order_holds_for_open_and_recursive_objects_too() -> None:
         ({"items": NAMED, "type": "array"}, '[{"b":1}]', '[{"z":1}]', ["/items"]),
         ({"anyOf": [NAMED, {"additionalProperties": True}], "type": "object"}, '{"z":1}', "[]", [""]),
         ({"if": {**NAMED, "required": ["a"]}, "then": {"required": ["c"]}}, '{"a":1,"c":1} {"b":1}', '{"a":1}', [""]),
+        ({"type": "object", "not": {**NAMED, "required": ["a"]}}, '{} {"b":1} {"a":""}', '{"b":1,"a":1} {"z":1}', [""]),
     ],
     ids=str,
 )
