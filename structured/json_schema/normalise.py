@@ -14,7 +14,7 @@ from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError, Violation
 from draftline.structured.json_schema.document import Dialect, Document, Location, UnresolvedReferenceError
-from draftline.structured.json_schema.keywords.applicators import applicator_clauses, reference_clauses
+from draftline.structured.json_schema.keywords.applicators import applicator_clauses, narrowed, reference_clauses
 from draftline.structured.json_schema.keywords.arrays import array_clauses
 from draftline.structured.json_schema.keywords.clause import Clause, is_number
 from draftline.structured.json_schema.keywords.kinds import check_values, ignored_keywords
@@ -135,7 +135,7 @@ class Normaliser:
         if known is None:
             known = EVERYTHING
             # Positive demands first: most cases of a negation contradict them.
-            for demand in sorted(demands, key=lambda one: (not one.holds, one.order)):
+            for demand in sorted(narrowed(self, demands), key=lambda one: (not one.holds, one.order)):
                 known = self._meet(known, self._expand_one(demand), demand)
             self._joined[demands] = known
         return known
@@ -344,6 +344,10 @@ class Normaliser:
             yield from reader(self, location)
 
     # --- for keywords -----------------------------------------------------------------------------------------------
+
+    def keywords(self, location: Location) -> list[str]:
+        """The keywords of a schema that have clauses, once for each clause."""
+        return [clause.keyword for clause in self._clauses_of(location)]
 
     def constant(self, location: Location, value: Json) -> Demands:
         """The demands on a value to equal ``value``, which is in the schema at ``location``."""

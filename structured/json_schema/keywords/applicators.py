@@ -12,7 +12,7 @@ from draftline.structured.json_schema.keywords.clause import (
     invalid,
     unsupported,
 )
-from draftline.structured.json_schema.shapes.demands import ANY, Demands, both
+from draftline.structured.json_schema.shapes.demands import ANY, Demand, Demands, both
 from draftline.structured.json_schema.shapes.union import Shapes, unite
 
 
@@ -66,6 +66,34 @@ def applicator_clauses(expander: Expander, location: Location) -> Iterator[Claus
         yield Clause("not", lambda: _fails(expander, negated), lambda: _holds(expander, negated))
     if "if" in schema and location.dialect >= Dialect.DRAFT7 and ("then" in schema or "else" in schema):
         yield _conditional(expander, location)
+
+
+def narrowed(expander: Expander, demands: Demands) -> Demands:
+    """The same demands with less to negate: no schema, and no option of a choice, that the positive demands exclude.
+
+    A negation alone may have very many cases: nine tagged objects, each with a few members, can fail in thousands of ways.
+    """
+    context = frozenset(demand for demand in demands if demand.holds)
+    negated = demands - context
+    if not context or not negated:
+        return demands
+    return context.union(*(_failing(expander, demand.location, context) for demand in negated))
+
+
+def _failing(expander: Expander, location: Location, context: Demands) -> Demands:
+    """The demands for a schema not to hold, of values that meet ``context``."""
+    if expander.is_empty(both(context, frozenset([Demand(location)]))):
+        return ANY
+    keywords = expander.keywords(location)
+    if keywords not in (["anyOf"], ["oneOf"]):
+        return frozenset([Demand(location, holds=False)])
+    options = _branches(expander, location, keywords[0])
+    possible = [one for one in options if not expander.is_empty(both(context, expander.demand(one)))]
+    for index, one in enumerate(possible if keywords == ["oneOf"] else ()):
+        for other in possible[index + 1 :]:
+            if not expander.is_empty(both(context, both(expander.demand(one), expander.demand(other)))):
+                return frozenset([Demand(location, holds=False)])  # it fails where both hold, too
+    return ANY.union(*(expander.demand(one, holds=False) for one in possible))
 
 
 def _all(expander: Expander, demands: Iterable[Demands]) -> Shapes:

@@ -79,6 +79,9 @@ class Expander(Protocol):
     def annotate(self, pointer: str, keyword: str, reason: str) -> None:
         """Report an annotation of the schema at ``pointer`` that says more than is enforced."""
 
+    def keywords(self, location: Location) -> list[str]:
+        """The keywords of a schema that have clauses, once for each clause."""
+
     def demand(self, location: Location, holds: bool = True) -> Demands:
         """The demands on a value for a schema to hold, or not to hold."""
 

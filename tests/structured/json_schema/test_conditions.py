@@ -84,6 +84,36 @@ def test_one_of_many_members_of_open_objects(count: int) -> None:
     assert len(set(found)) == 2
 
 
+@pytest.mark.parametrize("choice", ["oneOf", "anyOf"])
+def test_a_reference_or_one_of_many_kinds(choice: str) -> None:
+    """As AsyncAPI has it. Only one of the kinds is open and so may look like a reference: the others need no complement."""
+    kinds = [
+        {
+            "type": "object",
+            "properties": {"type": {"const": kind}, "a": {"type": "string"}, "b": {"type": "string"}},
+            "patternProperties": {"^x-": {"type": "integer"}},
+            "additionalProperties": False,
+            "required": ["type"],
+        }
+        for kind in KINDS
+    ]
+    kinds[5]["additionalProperties"] = True
+    reference = {"type": "object", "required": ["$ref"], "properties": {"$ref": {"type": "string"}}}
+    schema = {"oneOf": [reference, {choice: kinds}]}
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact", order="any"))
+    validator = jsonschema_rs.validator_for(schema)
+    values: list[Any] = [{}, {"$ref": "a"}, {"$ref": "a", "type": "k5"}, {"$ref": "a", "type": "k4"}, {"type": "k4"}, 1]
+    values += [
+        {"type": "k4", "q": 1},
+        {"type": "k5", "q": 1},
+        {"$ref": 1, "type": "k5"},
+        {"type": "k5", "$ref": "", "a": 1},
+    ]
+    found = [walker.accepts(json.dumps(value, separators=(",", ":"))) for value in values]
+    assert found == [validator.is_valid(value) for value in values]
+    assert len(set(found)) == 2
+
+
 def test_what_must_hold_needs_no_complement() -> None:
     """As one of two members, each of which is what the object says of it anyway. Items that repeat have no form."""
     members = {"one": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "two": {"format": "uri"}}
