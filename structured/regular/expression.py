@@ -118,11 +118,20 @@ def conjuncts(tree: Node) -> list[tuple[Node, bool]]:
     """
     parts = tree.parts if isinstance(tree, Seq) else (tree,)
     leading = list(takewhile(lambda part: isinstance(part, Anchor | Lookahead), parts))
-    if Anchor(end=False) not in leading:
+    if not any(map(_at_start, leading)):
         return [(tree, True)]
     ahead = [part for part in leading if isinstance(part, Lookahead)]
-    rest = [part for part in leading if isinstance(part, Anchor)] + list(parts[len(leading) :])
-    return [(seq(*rest), True), *((seq(Anchor(end=False), one.node), one.inside) for one in ahead)]
+    anchors = [part for part in leading if isinstance(part, Anchor)]
+    rest = seq(Anchor(end=False), *anchors, *parts[len(leading) :])
+    return [(rest, True), *((seq(Anchor(end=False), one.node), one.inside) for one in ahead)]
+
+
+def _at_start(condition: Node) -> bool:
+    """Whether a condition is met at the start of the text only, as ``^`` and ``(?=^…)`` are."""
+    if isinstance(condition, Lookahead):
+        first = condition.node.parts[0] if isinstance(condition.node, Seq) else condition.node
+        return condition.inside and _at_start(first)
+    return condition == Anchor(end=False)
 
 
 def searching(tree: Node) -> Node:

@@ -22,6 +22,7 @@ DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"  # pydantic's
 HOSTNAME = r"^(?=.{1,253}\.?$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-0-9a-z]{0,61}[0-9a-z])?)*\.?$"
 DURATION = r"^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$"  # zod's
 DOMAIN = r"^(?=.{1,253}$)(?:(?!-)[A-Za-z0-9-]{1,63}(?<!-)\.)+[A-Za-z]{2,63}$"
+AWS_NAME = r"(?=^.{2,256}$)(?!.*\s)[0-9a-zA-Z-_.:=+@]*$"
 URL = r"^https?:\/\/(www\.)?[-a-zA-Z0-9@:%._\+~#=]{1,256}\.[a-zA-Z0-9()]{1,6}\b([-a-zA-Z0-9()@:%_\+.~#?&//=]*)$"
 PATTERNS = {
     DECIMAL: "+0.1",
@@ -35,6 +36,8 @@ PATTERNS = {
     r"(?!^)a|(?=b$)": "ab",
     r"a(?=^)|b(?!$)|(?=c*$)^": "abc",
     r"^(?=.*a)(?=.*b)(?!.*c).{3,5}$": "abcd",
+    r"(?=^.{2,4}$)(?!.*cb)[abc]+$": "abc",
+    r"(?=(?=^a|b)[ab]).{2}$": "abc",
     r"(?:^(?!a)|(?=b))?c(?:(?!$))*": "abc",
     r"(?=)a(?!)|(?!a(?=b))(?=[^b])": "abc",
     r"^[ab-]{1,4}(?<!-)$": "ab-",
@@ -147,6 +150,7 @@ def test_nesting_is_bounded(opening: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "accepted", "rejected"),
     [
+        ({"type": "string", "pattern": AWS_NAME}, ["ab", "a" * 256], ["", "a", "a" * 257, "a b", "a/b"]),
         ({"type": "string", "pattern": DECIMAL}, ["0", "-1.50", ".5", "+007."], ["", "-", ".", "+.", "1e3", "1.2.3"]),
         ({"type": "string", "pattern": DECIMAL, "maxLength": 3}, ["1.5", "-12"], ["1.25", "+.-"]),
         ({"type": "string", "not": {"pattern": "^(?!a)"}}, ["a", "ab"], ["", "ba"]),
