@@ -55,7 +55,7 @@ def json_schema_language(
         regex, not_regular = _regex(graph, whitespace, limits, order)
         grammar = LarkWriter(graph, whitespace, order).write()
     except RecursionError:
-        raise InvalidConstraintError("the schema's references nest too deep") from None
+        raise InvalidConstraintError(_TOO_DEEP) from None
     if len(grammar) > limits.grammar_bytes:
         raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
     unenforced = (*violations, *normaliser.annotations.values())
@@ -81,7 +81,7 @@ def unenforceable(schema: str, limits: SchemaLimits) -> tuple[Violation, ...]:
         normaliser, graph = _graph(schema, limits, "plain")
         unique_paths(graph, normaliser)
     except RecursionError:
-        raise InvalidConstraintError("the schema's references nest too deep") from None
+        raise InvalidConstraintError(_TOO_DEEP) from None
     return tuple(normaliser.violations.values())
 
 
