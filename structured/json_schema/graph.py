@@ -29,7 +29,7 @@ from draftline.structured.json_schema.shapes.objects import (
     object_within,
     settle_object,
 )
-from draftline.structured.json_schema.shapes.union import Shapes, widest
+from draftline.structured.json_schema.shapes.union import NOTHING, Shapes, widest
 from draftline.structured.json_schema.variety import Variety
 from draftline.structured.regular.syntax import NEVER as NO_TEXT
 
@@ -133,6 +133,10 @@ def _exact(normaliser: Normaliser, variety: Variety, value: Demands, shapes: Sha
     """The same shapes without conditions that have no exact form. Those are reported."""
     if not (shapes.numbers or shapes.arrays or shapes.objects):
         return shapes
+    # No parser can wait for an item to come again. Where other values are left, arrays that must have one are left out.
+    single = tuple(shape for shape in shapes.arrays if not shape.repeating)
+    if replace(shapes, arrays=single) != NOTHING:
+        shapes = replace(shapes, arrays=single)
     return replace(
         shapes,
         numbers=tuple(
@@ -230,7 +234,7 @@ def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
 def _exact_uniqueness(normaliser: Normaliser, variety: Variety, shape: ArrayShape) -> ArrayShape | None:
     """The same arrays; None if there are fewer values than unique items."""
     for pointer in sorted(shape.repeating):
-        reason = "arrays whose items repeat have no exact form, and not, oneOf or if needs them"
+        reason = "arrays whose items repeat have no exact form, and not, oneOf or if leaves no other values"
         normaliser.report(pointer, "uniqueItems", reason)
     shape = replace(shape, repeating=frozenset())
     if not shape.unique:
@@ -240,18 +244,22 @@ def _exact_uniqueness(normaliser: Normaliser, variety: Variety, shape: ArrayShap
     values = unique_values(shape, normaliser.expand)
     if values is not None:
         return shape if len(values) >= shape.min_items else None
-    # The host compares them. Whatever the first items are, there must be another value for each further one.
-    needed = [(variety.of(item), index + 1) for index, item in enumerate(shape.prefix[: shape.min_items])]
-    if shape.min_items > len(shape.prefix):
-        needed.append((variety.of(shape.rest), shape.min_items))
-    # If one of the counted items is wanted, none of them is there yet.
-    simple = all(one.high is None and one.low <= 1 and one.start == 0 for one in shape.contains)
-    if simple and all(count >= least for count, least in needed):
+    if items_can_differ(shape, variety):
         return shape
     for pointer in sorted(shape.unique):
         reason = "so many items cannot be unique, or which ones are left depends on the items before"
         normaliser.report(pointer, "uniqueItems", reason)
     return replace(shape, unique=frozenset())
+
+
+def items_can_differ(shape: ArrayShape, variety: Variety) -> bool:
+    """Whether the host can compare the items: whatever the first ones are, there is another value for each further one."""
+    needed = [(variety.of(item), index + 1) for index, item in enumerate(shape.prefix[: shape.min_items])]
+    if shape.min_items > len(shape.prefix):
+        needed.append((variety.of(shape.rest), shape.min_items))
+    # If one of the counted items is wanted, none of them is there yet.
+    simple = all(one.high is None and one.low <= 1 and one.start == 0 for one in shape.contains)
+    return simple and all(count >= least for count, least in needed)
 
 
 def _fruitful(nodes: dict[Demands, Shapes]) -> set[Demands]:

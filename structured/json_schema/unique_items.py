@@ -11,7 +11,7 @@ from typing import Final
 
 from draftline.structured.json_schema.counting import all_kinds
 from draftline.structured.json_schema.enumerated import unique_values
-from draftline.structured.json_schema.graph import Graph, where
+from draftline.structured.json_schema.graph import Graph, items_can_differ, where
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.shapes.arrays import ArrayShape
 from draftline.structured.json_schema.shapes.demands import NEVER, Demands
@@ -27,7 +27,7 @@ MAX_STATES: Final = 2_000
 _MAX_KINDS: Final = 6
 """The most sets of names of unnamed members that are told apart in one place."""
 
-_REASON: Final = "whether items have to differ depends on more than their type and the array's place in the document"
+_REASON: Final = "an array of this type and place may not have unique items, since an alternative asks for equal ones"
 
 
 def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
@@ -74,7 +74,11 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
         here = [shape for value in place for shape in graph.nodes[value].arrays]
         asking = [shape for shape in here if on_host(shape)]
         unique = types(asking)
-        if unique & types(shape for shape in here if not shape.unique and shape.max_items not in (0, 1)):
+        # Alternatives that allow repeated items of these types: arrays that have some are left out.
+        loose = [
+            shape for shape in here if not shape.unique and shape.max_items not in (0, 1) and unique & types([shape])
+        ]
+        if not all(items_can_differ(shape, variety) for shape in loose):
             unique = frozenset()
             for pointer in sorted({pointer for shape in asking for pointer in shape.unique}):
                 normaliser.report(pointer, "uniqueItems", _REASON)

@@ -235,7 +235,8 @@ def test_random_texts_hold_different_strings() -> None:
 @pytest.mark.parametrize(
     ("schema", "pointer"),
     [
-        ({"anyOf": [UNIQUE, {"type": "array", "items": {"type": ["string", "null"]}}]}, "/anyOf/0/uniqueItems"),
+        ({"anyOf": [UNIQUE, {"type": "array", "items": {"const": "a"}, "minItems": 2}]}, "/anyOf/0/uniqueItems"),
+        ({"type": "array", "items": {"type": "string"}, "not": {"uniqueItems": True}}, "/not/uniqueItems"),
         ({**UNIQUE, "prefixItems": [{"const": "a"}, {"const": "a"}], "minItems": 2}, "/uniqueItems"),
         ({**UNIQUE, "contains": {"const": "a"}, "minContains": 2}, "/uniqueItems"),
         ({**UNIQUE, "items": {"pattern": "^a*$", "maxLength": 2048, "type": "string"}, "minItems": 2050}, "/uniqueItems"),
@@ -246,6 +247,34 @@ def test_what_the_host_cannot_compare_exactly_is_refused(schema: Any, pointer: s
     with pytest.raises(UnsupportedConstraintError) as caught:
         json_schema_language(json.dumps(schema))
     assert [violation.pointer for violation in caught.value.violations] == [pointer]
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "rejected", "left_out"),
+    [
+        (
+            {"anyOf": [UNIQUE, {"type": "array", "items": {"type": ["string", "null"]}}]},
+            ['["a","b"]', "[null,null]", "[]"],
+            ["[1]", '"a"'],
+            ['["a","a"]'],
+        ),
+        (
+            {"type": "object", "oneOf": [{"required": ["$ref"]}, {"properties": {"tags": UNIQUE}}]},
+            ['{"tags":["a"]}', '{"$ref":0,"tags":1}', '{"$ref":0,"tags":["a",1]}', "{}"],
+            ['{"tags":["a","a"]}', '{"tags":1}', '{"$ref":0,"tags":["a"]}'],
+            ['{"$ref":0,"tags":["a","a"]}'],
+        ),
+    ],
+    ids=str,
+)
+def test_repeated_items_are_left_out_where_an_alternative_forbids_them(
+    schema: Any, accepted: list[str], rejected: list[str], left_out: list[str]
+) -> None:
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact"))
+    is_valid = jsonschema_rs.validator_for(schema).is_valid
+    assert [text for text in accepted if not (walker.accepts(text) and is_valid(json.loads(text)))] == []
+    assert [text for text in rejected if walker.accepts(text) or is_valid(json.loads(text))] == []
+    assert [text for text in left_out if walker.accepts(text) or not is_valid(json.loads(text))] == []
 
 
 @pytest.mark.parametrize(
