@@ -17,20 +17,6 @@ def regex_grammar(regex: str) -> str:
     return grammar
 
 
-def ebnf_grammar(source: str) -> str:
-    """A grammar in EBNF, as XGrammar and llama.cpp write it ("root ::= …"), as a Lark grammar.
-
-    Raises:
-        ValueError: it cannot be read.
-    """
-    from llguidance.gbnf_to_lark import gbnf_to_lark
-
-    try:
-        return gbnf_to_lark(source)
-    except Exception as error:  # noqa: BLE001 - whatever the translator trips over
-        raise ValueError(f"the EBNF cannot be read: {error}") from None
-
-
 NO_FORCING = '%llguidance {"no_forcing": true}'
 """Without this, forced text would be allowed in one tokenization only.
 

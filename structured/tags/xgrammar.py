@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
-from draftline.structured.grammar.lark import ebnf_grammar
+from draftline.structured.grammar.ebnf import ebnf_grammar
 from draftline.structured.language import (
     Choice,
     Concatenation,
