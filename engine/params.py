@@ -206,7 +206,7 @@ class Constraint(_Params, Generic[T]):
     regex: str | None = Field(default=None, description="a regular expression over the whole output")
     choice: _Texts | None = Field(default=None, description="one of these texts")
     json_object: bool = Field(default=False, description="any JSON object")
-    grammar: str | None = Field(default=None, description="a Lark grammar")
+    grammar: str | None = Field(default=None, description="a grammar in Lark or EBNF")
     structural_tag: _Json | None = Field(
         default=None, description="free text with constrained tags, in XGrammar's JSON"
     )

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
+from draftline.structured.grammar.ebnf import ebnf_grammar, is_ebnf
 from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.grammar.lark_rules import rule_error
 from draftline.structured.json_schema import (
@@ -126,10 +127,16 @@ def _choice(constraint: ConstraintSpec) -> Language:
 
 def _grammar(constraint: ConstraintSpec) -> Language:
     _check_size(constraint)
-    error = rule_error(constraint.source)
-    if error is not None:
-        raise InvalidConstraintError(error)
-    return Language(None, constraint.source, not_regular="grammars are not compiled to automata")
+    source = constraint.source
+    if is_ebnf(source):
+        try:
+            source = ebnf_grammar(source)
+        except ValueError as error:
+            raise InvalidConstraintError(str(error)) from None
+    unfit = rule_error(source)
+    if unfit is not None:
+        raise InvalidConstraintError(unfit)
+    return Language(None, source, not_regular="grammars are not compiled to automata")
 
 
 def _structural_tag(constraint: ConstraintSpec) -> Language:

@@ -21,6 +21,14 @@ _KEPT: Final = {"text": '"\\nrt', "characters": '"\\nrt[]'}
 """The escapes that llguidance writes right."""
 
 
+_RULE: Final = re.compile(r"(?m)^\s*[\w-]+\s*::=")
+
+
+def is_ebnf(source: str) -> bool:
+    """Whether a grammar is in EBNF, and not in Lark, where a colon ends the name of a rule."""
+    return _RULE.search(source) is not None
+
+
 def ebnf_grammar(source: str) -> str:
     """A grammar in EBNF as a Lark grammar.
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
-from draftline.structured.grammar.ebnf import ebnf_grammar
 from draftline.structured.language import (
     Choice,
     Concatenation,
@@ -197,14 +196,7 @@ class _Reader:
         return self._leaf("regex", members.text("pattern"), members.at("pattern"))
 
     def _grammar(self, members: _Members) -> Form:
-        source = members.text("grammar")
-        pointer = members.at("grammar")
-        if "::=" in source:
-            try:
-                source = ebnf_grammar(source)
-            except ValueError as error:
-                raise _invalid(pointer, str(error)) from None
-        return self._leaf("grammar", source, pointer)
+        return self._leaf("grammar", members.text("grammar"), members.at("grammar"))
 
     def _leaf(
         self,

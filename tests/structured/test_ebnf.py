@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from walk import Walker
 
+from draftline.structured.constraint import ConstraintSpec, language
+from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.ebnf import ebnf_grammar
 
 CHESS = r"""# Specifies chess moves as a list in algebraic notation, using PGN conventions
@@ -69,3 +71,14 @@ def test_the_language_of_a_grammar(source: str, accepted: list[str], rejected: l
 def test_what_cannot_be_read_is_refused(source: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ebnf_grammar(source)
+
+
+def test_a_grammar_constraint_may_be_in_ebnf() -> None:
+    sql = 'root ::= "SELECT " column " from " table\n\ncolumn ::= "col_1" | "col_2"\n\ntable ::= "table_1"\n'
+    walker = Walker.of_grammar(language(ConstraintSpec("grammar", sql)).grammar)
+    assert walker.accepts("SELECT col_2 from table_1")
+    assert not walker.accepts("SELECT col_2")
+    lark = 'start: name " ::= " name\nname: /[a-z]/\n'
+    assert language(ConstraintSpec("grammar", lark)).grammar == lark
+    with pytest.raises(InvalidConstraintError, match="the EBNF cannot be read: Expected name"):
+        language(ConstraintSpec("grammar", 'root ::= "a" <think>'))

@@ -111,7 +111,7 @@ class StructuredOutputs(Body):
     json_: dict[str, Any] | str | None = Field(default=None, alias="json", description="a JSON Schema, or its text")
     regex: str | None = Field(default=None, description="a regular expression that the whole output matches")
     choice: ListOf[str] | None = Field(default=None, description="texts, one of which is the output")
-    grammar: str | None = Field(default=None, description="a Lark grammar")
+    grammar: str | None = Field(default=None, description="a grammar in Lark or EBNF")
     structural_tag: dict[str, Any] | str | None = Field(
         default=None, description="free text with constrained tags, in XGrammar's JSON, or its text"
     )

@@ -737,7 +737,7 @@ class Constraint(_message.Message):
     """A JSON Schema as JSON text. This, an expression, a grammar and all choices together have at most 262,144 characters."""
     regex: _builtins.str
     grammar: _builtins.str
-    """A Lark grammar."""
+    """A grammar in Lark, or in EBNF ("root ::= …")."""
     structural_tag: _builtins.str
     """Free text with constrained tags: XGrammar's structural-tag JSON, as vLLM and SGLang take it. At most 4,194,304 bytes."""
     whitespace: Global___Whitespace.ValueType
