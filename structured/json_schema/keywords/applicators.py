@@ -105,9 +105,9 @@ def _all(expander: Expander, demands: Iterable[Demands]) -> Shapes:
 
 def _one_of(expander: Expander, location: Location) -> Clause:
     options = _branches(expander, location, "oneOf")
-    types = {"type": location.schema["type"]} if "type" in location.schema else True
     # Which options exclude one another depends on the values that the schema allows.
-    allowed = Location(f"{location.pointer}\0oneOf", types, location.base, location.dialect)
+    beside = {keyword: location.schema[keyword] for keyword in ("type", "required") if keyword in location.schema}
+    allowed = Location(f"{location.pointer}\0oneOf", beside or True, location.base, location.dialect)
 
     def holds() -> Shapes:
         positive = [both(expander.demand(option), expander.demand(allowed)) for option in options]

@@ -84,6 +84,29 @@ def test_one_of_many_members_of_open_objects(count: int) -> None:
     assert len(set(found)) == 2
 
 
+def test_kinds_that_are_required_beside_them() -> None:
+    """As Drone's pipelines and the symbols of .NET's templates are: no option requires the kind by itself."""
+    options = [
+        {"properties": {"kind": {"const": kind}, f"{kind}a": {"type": "string"}, f"{kind}b": {"type": "integer"}}}
+        for kind in KINDS
+    ]
+    schema = {"type": "object", "required": ["kind"], "oneOf": options}
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact", order="any"))
+    validator = jsonschema_rs.validator_for(schema)
+    values: list[Any] = [
+        {},
+        {"k3a": ""},
+        {"kind": "k3"},
+        {"kind": "k3", "k3a": ""},
+        {"kind": "k3", "k3a": 1},
+        {"kind": "z"},
+    ]
+    values += [{"kind": "k3", "k4a": 1}, {"k3b": 1, "kind": "k3"}, {"kind": "k3", "k3b": 1, "k3a": None}]
+    found = [walker.accepts(json.dumps(value, separators=(",", ":"))) for value in values]
+    assert found == [validator.is_valid(value) for value in values]
+    assert len(set(found)) == 2
+
+
 @pytest.mark.parametrize("choice", ["oneOf", "anyOf"])
 def test_a_reference_or_one_of_many_kinds(choice: str) -> None:
     """As AsyncAPI has it. Only one of the kinds is open and so may look like a reference: the others need no complement."""
