@@ -162,10 +162,24 @@ def schemas(depth: int = 2) -> st.SearchStrategy[Any]:
 _NEGATING = ("not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems")
 
 
-def may_leave_out(schema: Any) -> bool:
-    """Whether a valid value may have no text: a string that violates a format, but not for every validator."""
+def may_leave_out(schema: Any, value: Any) -> bool:
+    """Whether a valid value may have no text.
+
+    That is a string that violates a format, but not for every validator, or equal items that an alternative forbids.
+    """
     written = json.dumps(schema)
-    return '"format"' in written and any(f'"{keyword}"' in written for keyword in _NEGATING)
+    negates = any(f'"{keyword}"' in written for keyword in _NEGATING)
+    alternates = negates or '"anyOf"' in written
+    return ('"format"' in written and negates) or ('"uniqueItems"' in written and alternates and _repeats(value))
+
+
+def _repeats(value: Any) -> bool:
+    """Whether an array in a value has equal items."""
+    if isinstance(value, dict):
+        return any(map(_repeats, value.values()))
+    if not isinstance(value, list):
+        return False
+    return any(item in value[:index] for index, item in enumerate(value)) or any(map(_repeats, value))
 
 
 def guesses(schema: Any, source: random.Random, depth: int = 4) -> Any:

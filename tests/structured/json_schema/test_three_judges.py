@@ -89,7 +89,7 @@ def judge(schema: Any, source: random.Random, rounds: int, found: Counter[str]) 
         assert right or not verdict, (schema, text)
         # Formats leave out texts that llguidance may find.
         exact = index < guessed or (index < usual and "format" not in json.dumps(schema))
-        exact = exact and not may_leave_out(schema)
+        exact = exact and not may_leave_out(schema, value)
         # The "." of a pattern stands for no line end in ECMA-262, and in jsonschema-rs for all but one.
         doubtful = patterns and any(end in json.dumps(value) for end in (r"\r", r"\u2028", r"\u2029"))
         if exact and not doubtful and not (spelled and any(sign in text for sign in ("e+", "e-", ".0"))):
