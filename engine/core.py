@@ -335,9 +335,9 @@ class Core:
                 continue
             kept_tokens.append(kept)
             updates.append((output, of_output))
+            if row.drafts:
+                self._stats.drafts.count(row.drafts, len(kept) - 1)  # drafts after the end count as rejected
         if verified:
-            for _, drafted, accepted in verified:
-                self._stats.drafts.count(drafted, accepted)
             self._policy.observe(verified)
         self._stats.generated_tokens += sum(map(len, kept_tokens))
         self._scheduler.commit(plan, kept_tokens)

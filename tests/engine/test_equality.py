@@ -149,3 +149,20 @@ def test_drafts_that_are_right_are_accepted(temperature: float, wrong_every: int
         assert steps_ahead or speculation.steps == -(-41 // 5)
     else:
         assert 0 < speculation.accepted < speculation.drafted
+
+
+def test_accepted_drafts_behind_an_output_s_end_do_not_count() -> None:
+    """The engine's counts are the sums of its outputs'."""
+    prompt = prompts(1, seed=9)[0]
+    sampling = SamplingParams(temperature=0.8, seed=4, max_tokens=41, ignore_eos=True)
+    right = alone(prompt, sampling).outputs[0].token_ids
+    last = next(index for index, token in enumerate(right) if index % 5 == 2 and token not in right[:index])
+
+    client = Client(tiny_core(drafter=oracle(4, [[*prompt, *right]])))
+    client.submit("one", prompt, sampling.model_copy(update={"stop_token_ids": (right[last],)}))
+    finished = client.run()["one"].outputs[0].finished
+    stats = client.core.stats()
+    assert finished is not None
+    assert finished.usage.completion_tokens == last + 1 == finished.speculation.steps + finished.speculation.accepted
+    assert stats.drafter.accepted_by_position == finished.speculation.accepted_by_position
+    assert stats.drafter.steps + stats.drafter.accepted == stats.generated_tokens
