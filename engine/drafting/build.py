@@ -156,10 +156,10 @@ class DrafterBuilder:
             return DraftPolicy()
         if config.draft_length == "fixed":
             return FixedDrafting(self.max_draft_tokens, shapes.max_drafting_rows)
-        max_len = table.tokens.shape[1] - self.max_draft_tokens
         if self._draft is not None:
-            shortest = self._draft.needs(self.max_draft_tokens).round_begins_with
-            if max_len < shortest + self.max_draft_tokens:  # no sequence is ever long enough to draft as much
+            needs = self._draft.needs(self.max_draft_tokens)
+            longest = min(table.tokens.shape[1] - self.max_draft_tokens, needs.max_positions)
+            if longest < needs.round_begins_with + self.max_draft_tokens:  # no sequence ever drafts as much
                 return DraftPolicy()
         few = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs)
         rows = shapes.drafting_rows if self._by_graphs else few

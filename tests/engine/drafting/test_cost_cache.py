@@ -129,14 +129,15 @@ def test_engines_of_one_shape_measure_once(
     assert set(measured[0]) == {(rows, drafts) for rows in (1, 4, 8) for drafts in range(5)}
 
 
+@pytest.mark.parametrize("positions", [32, 4])
 def test_a_draft_model_of_few_positions_is_measured_within_them(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, positions: int
 ) -> None:
-    """A sequence that is longer does not draft with it."""
+    """A sequence that is longer does not draft with it. Where none can have all drafts, nothing is measured."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
     target, draft = (write_byte_model(tmp_path_factory.mktemp("model")) for _ in range(2))
     config = Path(draft, "config.json")
-    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 32}))
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": positions}))
     with LLM(target, load_format="dummy", draft_model=draft) as llm:
         outputs = llm.generate("a" * 60, SamplingParams(max_tokens=4, ignore_eos=True), use_tqdm=False)
     assert len(outputs[0].outputs[0].token_ids) == 4
