@@ -13,7 +13,7 @@ not known yet, a trained vector for each distance. Such a head may have several 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -65,11 +65,15 @@ class Eagle3Head:
         try:
             layer, hidden = self.config.layer, self.config.layer.hidden_size
             self._fusion = _fusion(weights, self.config, ops)
+            # A parallel pass has the same number of entries for every row. At the context's end, some stand beyond the
+            # last position.
+            positions = layer.max_positions + self.config.parallel_drafts - 1
+            rope = rope_table(replace(layer, max_positions=positions), device)
             # Eight bits shorten the file of the output projection. It runs in the activations' type, on every device.
             own = HeadWeights(
                 vectors=_vectors(weights, self.config),
                 hidden_norm=weights.vector("model.layers.0.hidden_norm.weight", hidden),
-                layers=build_layers(lambda index: _layer(weights, layer, index, device), layer.num_layers, device),
+                layers=build_layers(lambda index: _layer(weights, layer, index, rope), layer.num_layers, device),
                 norm=weights.vector("model.norm.weight", hidden),
                 output=weights.dense_head(self.config.draft_vocab_size, hidden),
             )
@@ -108,7 +112,7 @@ class Eagle3Head:
         return self._pass(batch, token_ids, hidden, cache)
 
 
-def _layer(weights: Weights, config: ModelConfig, index: int, device: torch.device) -> HeadLayer:
+def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> HeadLayer:
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     queries, keys = config.num_heads * head_dim, config.num_kv_heads * head_dim
     prefix = f"model.layers.{index}."
@@ -126,7 +130,7 @@ def _layer(weights: Weights, config: ModelConfig, index: int, device: torch.devi
         qkv=weights.linear(attention, qkv, hidden if index else 2 * hidden, bias=config.qkv_bias),
         output=weights.summed(attention, "o_proj", hidden, queries, bias=config.output_bias),
         spec=AttentionSpec(
-            rope_table(config, device),
+            rope,
             config.score_scale,
             config.sliding_windows[index],
             norms=norms,

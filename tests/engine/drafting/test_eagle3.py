@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -305,3 +306,17 @@ def test_a_prompt_shorter_than_a_round_drafts_once_it_is_long_enough() -> None:
     finished = output.outputs[0].finished
     assert finished is not None
     assert finished.speculation.accepted == finished.speculation.drafted > 0
+
+
+def test_a_row_at_the_context_s_end_drafts_beside_one_with_more_drafts() -> None:
+    """A parallel head's pass then has entries of the first row that stand beyond the last position."""
+    config = replace(CONFIG, max_positions=64)
+    requests = {"long": [i % 200 + 1 for i in range(50)], "short": [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]}
+    outputs = []
+    for drafter in (None, eagle3(tiny_head(target=config, parallel_drafts=8), 8)):
+        client = Client(tiny_core(config=config, drafter=drafter))
+        for name, prompt in requests.items():
+            client.submit(name, prompt, SamplingParams(temperature=0, max_tokens=40, ignore_eos=True))
+        outputs.append(client.run())
+    for name in requests:
+        assert_same(outputs[1][name], outputs[0][name])
