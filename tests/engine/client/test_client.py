@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from fake_engine import FakeEngine
 from patience import DEADLINE_S, PATIENCE_S, until
 
 from draftline import AsyncClient, Chat, Client, RetryPolicy, SamplingParams, Tls
+from draftline.engine.client import async_generation
 from draftline.engine.client.sync_client import _Loop
 from draftline.engine.errors import (
     CallFailedError,
@@ -127,15 +129,15 @@ async def test_a_full_queue_is_tried_again_after_the_delay_that_it_names(
     server: Server, make_engine: Callable[..., FakeEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    wait = asyncio.wait
 
     async def noting(futures: set[asyncio.Future[object]], timeout: float | None = None, **options: object) -> object:
         if timeout is not None:
             waited.append(timeout)
             timeout = 0.01
-        return await wait(futures, timeout=timeout, **options)  # type: ignore[call-overload]
+        return await asyncio.wait(futures, timeout=timeout, **options)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(asyncio, "wait", noting)
+    # Only the client's: the server waits with a timeout, too.
+    monkeypatch.setattr(async_generation, "asyncio", SimpleNamespace(**{**vars(asyncio), "wait": noting}))
     await server.serve(make_engine(max_waiting=1, step_s=0.002))
     async with AsyncClient(server.address, retry=RetryPolicy(attempts=1000, jitter=0.5)) as client:
         outputs = await client.generate(["abc"] * 8, params(20))
