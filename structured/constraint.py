@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Literal
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
-from draftline.structured.grammar.ebnf import ebnf_grammar, is_ebnf
+from draftline.structured.grammar.ebnf import is_ebnf, read_ebnf
+from draftline.structured.grammar.ebnf_language import ebnf_lark, ebnf_regex
 from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.grammar.lark_rules import rule_error
 from draftline.structured.json_schema import (
@@ -130,9 +131,13 @@ def _grammar(constraint: ConstraintSpec) -> Language:
     source = constraint.source
     if is_ebnf(source):
         try:
-            source = ebnf_grammar(source)
+            rules = read_ebnf(source)
         except ValueError as error:
             raise InvalidConstraintError(str(error)) from None
+        regex = ebnf_regex(rules)
+        if regex is not None:
+            return _regular(regex)
+        source = ebnf_lark(rules)
     unfit = rule_error(source)
     if unfit is not None:
         raise InvalidConstraintError(unfit)

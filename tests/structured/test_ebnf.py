@@ -1,13 +1,27 @@
-"""Grammars in EBNF have the language that llama.cpp and XGrammar read in them, as Lark grammars."""
+"""Grammars in EBNF have the language that their rules derive character by character."""
 
 from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
 
 import pytest
 from walk import Walker
 
 from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError
-from draftline.structured.grammar.ebnf import ebnf_grammar
+from draftline.structured.grammar.ebnf import (
+    ROOT,
+    Character,
+    Expression,
+    Options,
+    Rule,
+    Sequence,
+    Times,
+    is_ebnf,
+)
+from draftline.structured.language import Language
 
 CHESS = r"""# Specifies chess moves as a list in algebraic notation, using PGN conventions
 
@@ -36,6 +50,19 @@ d ::= "#" [#] |
 ESCAPES = (
     r'root ::= "\x0b\x41\u0022\u005c\x5d\]\u00e9" [\x2d\u005e\x5d\x5b\x5c]+ [\x0b\u0041-\u0043] [^\u00e9\U0001F600]'
 )
+ARITHMETIC = r"""root ::= (expr "=" ws term "\n")+
+expr ::= term ([-+*/] term)*
+term ::= ident | num | "(" ws expr ")" ws
+ident ::= [a-z] [a-z0-9_]* ws
+num ::= [0-9]+ ws
+ws ::= [ \t\n]*
+"""
+LIST = 'root ::= list\nlist ::= "[" ("x" ("," list | ",x")*)? "]"\nx ::= "unused"'
+START = 'root ::= "a" start\nstart ::= "b" | "(" Start ")"\nStart ::= start | "c"'
+
+
+def grammar(source: str) -> Language:
+    return language(ConstraintSpec("grammar", source))
 
 
 @pytest.mark.parametrize(
@@ -50,35 +77,166 @@ ESCAPES = (
             ['\x0bA"\\]]é-Bé', '\x0bA"\\]]é-B😀', '\x0bA"\\]]éaBx'],
         ),
         (r'root ::= "\u00e9" "\U0001F600" [\u00e0-\u00ff]', ["é😀ç"], ["é😀a", "e😀ç"]),
+        ("root ::= [-a] [a-] [+--] [^^] [\\^a] . ", ["-a,b^\n", "a--a^😀"], ["b--a^x", "-a,^^x", "-a.b^x"]),
+        # A terminal with the white space would take the newline, and the text would not end.
+        (ARITHMETIC, ["1+(a\n*2)=3\n", "1=2 \n\n", "a=1\nb=2\n"], ["1=2", "1=(2\n)", "a=\n"]),
+        (LIST, ["[]", "[x]", "[x,x,x]", "[x,[],x,[x,[x]]]"], ["[,x]", "[x,]", "[x,[x]", ""]),
+        (START, ["ab", "a(b)", "a((c))"], ["ac", "a((b)"]),
+        ('root ::= "a"{2} "b"{1,} "c"{0,2} | ("d" root){2,3}', ["aab", "aabbcc", "daabdaabc"], ["ab", "aa", "daab"]),
+        ('root ::= | "a" | ("b" | ) "c"', ["", "a", "bc", "c"], ["b", "ac"]),
+        ('root ::= "a" [/"] "\\"/\\\\"', ['a""/\\', 'a/"/\\'], ['a"/\\']),
     ],
-    ids=["chess", "lines", "lines of Windows", "escapes", "letters"],
+    ids=[
+        "chess",
+        "lines",
+        "lines of Windows",
+        "escapes",
+        "letters",
+        "hyphens and carets",
+        "arithmetic",
+        "lists",
+        "names",
+        "counts",
+        "empty",
+        "slashes",
+    ],
 )
 def test_the_language_of_a_grammar(source: str, accepted: list[str], rejected: list[str]) -> None:
-    walker = Walker.of_grammar(ebnf_grammar(source))
+    walker = Walker.of_language(grammar(source))
     assert [text for text in accepted if not walker.accepts(text)] == []
     assert [text for text in rejected if walker.accepts(text)] == []
+
+
+def test_only_recursion_and_size_need_a_parser() -> None:
+    assert [grammar(one).is_regular for one in (CHESS, LINES, ESCAPES)] == [True] * 3
+    doubled = [f'a{index} ::= a{index + 1} | "x" a{index + 1} a{index + 1}' for index in range(40)]
+    large = "\n".join(["root ::= a0", *doubled, 'a40 ::= "y"'])
+    assert [grammar(one).is_regular for one in (ARITHMETIC, LIST, large)] == [False] * 3
+    assert Walker.of_language(grammar(large)).accepts("xyy")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_grammars_have_the_language_of_their_rules(seed: int) -> None:
+    rules = _random_rules(random.Random(seed))
+    source = "\n".join(f"{name} ::= {_text(body)}" for name, body in rules.items())
+    try:
+        walker = Walker.of_language(grammar(source))
+    except InvalidConstraintError as error:
+        assert "matches no finite text" in str(error)  # noqa: PT017
+        return
+    for size in range(5):
+        for text in map("".join, itertools.product("ab", repeat=size)):
+            assert walker.accepts(text) == _derives(rules, text), (source, text)
+
+
+def _random_rules(source: random.Random) -> dict[str, Expression]:
+    names = [ROOT, "x", "y"]
+
+    def expression(depth: int) -> Expression:
+        kind = source.randrange(6 if depth else 2)
+        if kind == 0:
+            return Sequence(tuple(_character(one) for one in source.choice(["a", "b", "ab", "ba", "aab", ""])))
+        if kind == 1:
+            return Rule(source.choice(names)) if source.random() < 0.4 else _character(source.choice(["a", "b", "ab"]))
+        if kind == 2:
+            low = source.randrange(2)
+            return Times(expression(depth - 1), low, source.choice([None, low + 1]))
+        parts = tuple(expression(depth - 1) for _ in range(source.randint(2, 3)))
+        return Options(parts) if kind == 3 else Sequence(parts)
+
+    return {name: expression(3) for name in names}
+
+
+def _character(characters: str) -> Character:
+    return Character(tuple((ord(one), ord(one)) for one in characters) if characters != "ab" else ((97, 98),))
+
+
+def _text(expression: Expression) -> str:
+    match expression:
+        case Character(((low, high),)):
+            return f"[{chr(low)}-{chr(high)}]"
+        case Rule(name):
+            return name
+        case Sequence(parts):
+            return f"({' '.join(map(_text, parts))})"
+        case Options(options):
+            return f"({' | '.join(map(_text, options))})"
+        case Times(part, low, high):
+            return f"({_text(part)}){{{low},{'' if high is None else high}}}"
+    raise AssertionError(expression)
+
+
+def _derives(rules: Mapping[str, Expression], text: str) -> bool:
+    """Whether the rules derive the text, by adding ends of parts until there are no new ones."""
+    known: dict[tuple[str, int], frozenset[int]] = {}
+
+    def ends(expression: Expression, at: int) -> frozenset[int]:
+        match expression:
+            case Character(characters):
+                fits = at < len(text) and any(low <= ord(text[at]) <= high for low, high in characters)
+                return frozenset([at + 1] if fits else [])
+            case Rule(name):
+                return known.setdefault((name, at), frozenset())
+            case Sequence(parts):
+                here = frozenset([at])
+                for part in parts:
+                    here = frozenset(end for start in here for end in ends(part, start))
+                return here
+            case Options(options):
+                return frozenset(end for option in options for end in ends(option, at))
+            case Times(part, low, high):
+                here, found = frozenset([at]), set[int]()
+                # More rounds than characters find nothing new but by empty parts.
+                for times in range((len(text) + low + 2 if high is None else high) + 1):
+                    if times >= low:
+                        found |= here
+                    here = frozenset(end for start in here for end in ends(part, start))
+                return frozenset(found)
+
+    while True:
+        before = dict(known)
+        whole = ends(Rule(ROOT), 0)
+        for name, at in list(known):
+            known[name, at] = ends(rules[name], at)
+        if known == before:
+            return len(text) in whole
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ('root ::= "a"\n  | <[1000]>', r"""cannot be read: Expected name at 'root ::= "a" \| ' \^ '<\[1000\]>'"""),
-        (r'root ::= "\ud83d\ude00"', r"\\ud83d is no character, but half of one"),
-        (r'root ::= "\U99999999"', "cannot be read"),
-        ('root ::= "a', "cannot be read: Unexpected end of input"),
+        ('root ::= "a"\n  | <[1000]>', r"cannot be read: line 2, at '<\[1000\]>': expected a rule"),
+        (r'root ::= "\ud83d\ude00"', r"\\ud83d is no character: write \\U and the eight digits"),
+        (r'root ::= "\U99999999"', "is no character"),
+        (r'root ::= "\d"', r"the escape \\d is not known"),
+        ('root ::= "a', "line 1, at '\"a': expected a rule"),
+        ('root ::= "a" b', "line 1, at 'b': the rule 'b' is not defined"),
+        ('root ::= "a"\n\nroot ::= "b"', "line 3, at 'root ::= .*the rule 'root' is defined twice"),
+        ('start ::= "a"', "has no rule 'root'"),
+        ('root ::= ("a"', "the parenthesis does not end"),
+        ('root ::= "a")', "a parenthesis ends that was not begun"),
+        ('root ::= | * "a"', r"at '\* .*nothing stands before the repetition"),
+        ('root ::= "a"?*', "nothing stands before the repetition"),
+        ('root ::= "a"{3,2}', "at least 3 and at most 2 times"),
+        ("root ::= [b-a]", "a range ends before it begins, at 'b'"),
+        ("root ::= []", "a set has no characters"),
+        ("root ::= " + "(" * 200, "parentheses nest deeper than 100"),
+        ('root ::= "a" x\nx ::= "b" x', "the rule 'x' matches no finite text"),
+        ('root ::= "a" TagDispatch(("b", root))', "cannot be read"),
     ],
 )
 def test_what_cannot_be_read_is_refused(source: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ebnf_grammar(source)
+    assert is_ebnf(source)
+    with pytest.raises(InvalidConstraintError, match=message):
+        grammar(source)
 
 
-def test_a_grammar_constraint_may_be_in_ebnf() -> None:
-    sql = 'root ::= "SELECT " column " from " table\n\ncolumn ::= "col_1" | "col_2"\n\ntable ::= "table_1"\n'
-    walker = Walker.of_grammar(language(ConstraintSpec("grammar", sql)).grammar)
-    assert walker.accepts("SELECT col_2 from table_1")
-    assert not walker.accepts("SELECT col_2")
+def test_a_lark_grammar_may_mention_the_sign() -> None:
     lark = 'start: name " ::= " name\nname: /[a-z]/\n'
-    assert language(ConstraintSpec("grammar", lark)).grammar == lark
-    with pytest.raises(InvalidConstraintError, match="the EBNF cannot be read: Expected name"):
-        language(ConstraintSpec("grammar", 'root ::= "a" <think>'))
+    assert grammar(lark).grammar == lark
+
+
+def test_many_rules_of_one_name_but_for_its_case_are_told_apart() -> None:
+    source = 'root ::= "(" root ")" | a-b | a_b | A-B | start\na-b ::= "1"\na_b ::= "2"\nA-B ::= "3"\nstart ::= "4"'
+    walker = Walker.of_language(grammar(source))
+    assert [text for text in ("1", "2", "3", "4", "(3)", "5") if walker.accepts(text)] == ["1", "2", "3", "4", "(3)"]
