@@ -6,13 +6,35 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class RopeScaling:
+class Llama3Scaling:
     """Llama 3's frequency scaling (https://arxiv.org/abs/2407.21783; rope_type "llama3" in an HF config.json)."""
 
     factor: float
     low_freq_factor: float
     high_freq_factor: float
     original_max_positions: int
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """YaRN's frequency scaling (Peng et al. 2023, https://arxiv.org/abs/2309.00071; rope_type "yarn").
+
+    Attributes:
+        factor: divides the frequencies that turn least.
+        original_max_positions: the context that the model was trained for before.
+        beta_fast: the frequencies that turn more often than this in the original context stay.
+        beta_slow: those that turn less often are divided by the whole factor.
+        magnitude: multiplies rotated queries and keys.
+    """
+
+    factor: float
+    original_max_positions: int
+    beta_fast: float
+    beta_slow: float
+    magnitude: float
+
+
+RopeScaling = Llama3Scaling | YarnScaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +53,7 @@ class ModelConfig:
         max_positions: the longest context that the model was trained for, in tokens.
         norm_eps: the norms' epsilon.
         rope_theta: base of the rotary frequencies; 0 where positions are learned.
-        rope_scaling: Llama 3's scaling, or None.
+        rope_scaling: the scaling of the rotary frequencies, or None.
         sliding_windows: per layer, the window in tokens, or None for full attention.
         qkv_bias: whether the query, key and value projections have biases.
         output_bias: whether the attention's output projection has a bias.

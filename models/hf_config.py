@@ -6,9 +6,10 @@ of transformers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from draftline.models.config import ModelConfig, RopeScaling
+from draftline.models.config import Llama3Scaling, ModelConfig, RopeScaling, YarnScaling
 from draftline.models.errors import ModelLoadError
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -159,6 +160,9 @@ def decoder_config(
         raise hf.error("num_key_value_heads", f"{num_kv_heads} does not divide num_attention_heads = {num_heads}")
     bos = hf.token_ids("bos_token_id")
     rope_theta, rope_factor, rope_scaling = _rope(hf)
+    max_positions = hf.integer("max_position_embeddings")
+    if isinstance(rope_scaling, YarnScaling):  # config.json may have the context from before
+        max_positions = max(max_positions, int(rope_scaling.factor * rope_scaling.original_max_positions))
     return ModelConfig(
         family=family,
         vocab_size=hf.integer("vocab_size"),
@@ -168,7 +172,7 @@ def decoder_config(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=_head_dim(hf, num_heads, default_head_dim),
-        max_positions=hf.integer("max_position_embeddings"),
+        max_positions=max_positions,
         norm_eps=hf.number("rms_norm_eps", 1e-6),
         rope_theta=rope_theta,
         rope_scaling=rope_scaling,
@@ -246,7 +250,7 @@ def rope_scaling(hf: HfConfig, parameters: HfConfig | None) -> HfConfig | None:
 
 
 def _rope(hf: HfConfig) -> tuple[float, float, RopeScaling | None]:
-    """Base, linear factor and Llama 3's scaling.
+    """Base, linear factor and other scaling.
 
     From ``rope_parameters`` (transformers 5), or the ``rope_theta`` and ``rope_scaling`` that there were before.
     """
@@ -265,14 +269,33 @@ def _rope(hf: HfConfig) -> tuple[float, float, RopeScaling | None]:
         return theta, 1.0, None
     if kind == "linear":
         return theta, rope.number("factor"), None
-    if kind != "llama3":
-        raise rope.error("rope_type", f"{kind!r} is not supported; 'default', 'linear' and 'llama3' are")
-    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-    if low >= high:
-        raise rope.error("low_freq_factor", f"{low} is not below high_freq_factor = {high}")
     name = "original_max_position_embeddings"
     outer = hf.optional_integer(name, minimum=1)
     original = rope.integer(name, outer or hf.integer("max_position_embeddings"))
     if outer is not None and outer != original:
         raise hf.error(name, f"{outer}, but the rotary parameters have {original}")
-    return theta, 1.0, RopeScaling(rope.number("factor"), low, high, original)
+    if kind == "yarn":
+        return theta, 1.0, _yarn(rope, original)
+    if kind != "llama3":
+        raise rope.error("rope_type", f"{kind!r} is not supported; 'default', 'linear', 'llama3' and 'yarn' are")
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if low >= high:
+        raise rope.error("low_freq_factor", f"{low} is not below high_freq_factor = {high}")
+    return theta, 1.0, Llama3Scaling(rope.number("factor"), low, high, original)
+
+
+def _yarn(rope: HfConfig, original: int) -> YarnScaling:
+    factor = rope.number("factor")
+    if factor < 1:
+        raise rope.error("factor", f"{factor} is below 1")
+    fast, slow = rope.number("beta_fast", 32.0), rope.number("beta_slow", 1.0)
+    if fast <= slow:
+        raise rope.error("beta_fast", f"{fast} is not above beta_slow = {slow}")
+    if not rope.flag("truncate", True):
+        raise rope.error("truncate", "false is not supported")
+    scales = [rope.optional_number(name) for name in ("mscale", "mscale_all_dim")]
+    if (scales[0] is None) != (scales[1] is None):
+        raise rope.error("mscale", "has a meaning only together with mscale_all_dim")
+    of_queries, of_all = ((1.0 if scale is None else 1.0 + 0.1 * scale * math.log(factor)) for scale in scales)
+    default = of_queries / of_all if scales[0] is not None else 1.0 + 0.1 * math.log(factor)
+    return YarnScaling(factor, original, fast, slow, magnitude=rope.number("attention_factor", default))

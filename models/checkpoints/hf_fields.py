@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftline.models.config import ModelConfig
+from draftline.models.config import Llama3Scaling, ModelConfig, RopeScaling, YarnScaling
 from draftline.models.families import FAMILIES
 
 
@@ -12,14 +12,7 @@ def hf_fields(config: ModelConfig) -> dict[str, object]:
     if config.rope_factor != 1.0:
         rope |= {"rope_type": "linear", "factor": config.rope_factor}
     if config.rope_scaling is not None:
-        scaling = config.rope_scaling
-        rope |= {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_max_positions,
-        }
+        rope |= scaling_fields(config.rope_scaling)
     windows = config.sliding_windows
     window = next((size for size in windows if size is not None), None)
     return {
@@ -45,3 +38,13 @@ def hf_fields(config: ModelConfig) -> dict[str, object]:
         "bos_token_id": config.bos_token_id,
         "eos_token_id": list(config.eos_token_ids),
     }
+
+
+def scaling_fields(scaling: RopeScaling) -> dict[str, object]:
+    """The fields of a ``rope_scaling``."""
+    fields = {"factor": scaling.factor, "original_max_position_embeddings": scaling.original_max_positions}
+    match scaling:
+        case Llama3Scaling(low_freq_factor=low, high_freq_factor=high):
+            return {"rope_type": "llama3", **fields, "low_freq_factor": low, "high_freq_factor": high}
+        case YarnScaling(beta_fast=fast, beta_slow=slow, magnitude=magnitude):
+            return {"rope_type": "yarn", **fields, "beta_fast": fast, "beta_slow": slow, "attention_factor": magnitude}

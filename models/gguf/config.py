@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from draftline.models.checkpoints.hf_fields import scaling_fields
 from draftline.models.config import ModelConfig
 from draftline.models.families import config_from_hf
 from draftline.models.gguf.fields import GGUFFields
@@ -35,6 +36,9 @@ _NEUTRAL: dict[str, tuple[float, ...]] = {
     "logit_scale": (0.0, 1.0),
     "residual_scale": (0.0, 1.0),
     "rope.scaling.attn_factor": (1.0,),
+    "rope.scaling.yarn_attn_factor": (1.0,),
+    "rope.scaling.yarn_ext_factor": (-1.0,),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
 }
 """Keys of features that none of the architectures has here, with the values that do nothing in llama.cpp."""
 
@@ -137,23 +141,32 @@ def _rope_scaling(
     key = f"{arch}.rope.scaling.type"
     kind = fields.text(key, "linear")
     factor = fields.number(f"{arch}.rope.scaling.factor", fields.number(f"{arch}.rope.scale_linear", 1.0))
-    if kind not in ("none", "linear"):
-        raise fields.error(key, f"{kind!r} is not supported; 'none', 'linear' and Llama 3's scaling are")
-    linear = None if kind == "none" or factor in (0.0, 1.0) else {"rope_type": "linear", "factor": factor}
+    if kind not in ("none", "linear", "yarn"):
+        raise fields.error(key, f"{kind!r} is not supported; 'none', 'linear', 'yarn' and Llama 3's scaling are")
+    other: dict[str, object] | None = None
+    if kind != "none" and factor not in (0.0, 1.0):
+        other = _yarn(fields, arch, factor) if kind == "yarn" else {"rope_type": "linear", "factor": factor}
     if factors is None:
-        return linear
+        return other
     try:
         scaling = scaling_of_factors(factors, theta)
     except ValueError as error:
         raise fields.error(ROPE_FACTORS, str(error)) from error
     if scaling is None:
-        return linear
-    if linear is not None:
-        raise fields.error(ROPE_FACTORS, f"Llama 3's scaling is not supported beside a linear factor of {factor}")
+        return other
+    if other is not None:
+        raise fields.error(ROPE_FACTORS, f"Llama 3's scaling is not supported beside {kind} scaling by {factor}")
+    return scaling_fields(scaling)
+
+
+def _yarn(fields: GGUFFields, arch: str, factor: float) -> dict[str, object]:
+    prefix = f"{arch}.rope.scaling"
     return {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_freq_factor,
-        "high_freq_factor": scaling.high_freq_factor,
-        "original_max_position_embeddings": scaling.original_max_positions,
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": fields.integer(
+            f"{prefix}.original_context_length", fields.integer(f"{arch}.context_length")
+        ),
+        "beta_fast": fields.number(f"{prefix}.yarn_beta_fast", 32.0),
+        "beta_slow": fields.number(f"{prefix}.yarn_beta_slow", 1.0),
     }

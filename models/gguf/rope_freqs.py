@@ -1,7 +1,7 @@
 """Llama 3's rotary scaling, recovered from the per-frequency factors of a GGUF file.
 
 llama.cpp's converter evaluates the scaling and stores each rotary frequency's divisor (``rope_freqs.weight``). The
-engine computes frequencies from `RopeScaling`. So the scaling is recovered from the factors, and accepted only if it
+engine computes frequencies from `Llama3Scaling`. So the scaling is recovered from the factors, and accepted only if it
 reproduces them.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from draftline.models.config import RopeScaling
+from draftline.models.config import Llama3Scaling
 
 _TOLERANCE = 1e-4
 """Relative tolerance of a factor: they are float32, from float32 frequencies."""
 
 
-def scaling_of_factors(factors: Sequence[float], rope_theta: float) -> RopeScaling | None:
+def scaling_of_factors(factors: Sequence[float], rope_theta: float) -> Llama3Scaling | None:
     """The scaling that makes ``factors``, for heads of ``2 * len(factors)`` and base ``rope_theta``.
 
     Returns:
@@ -33,7 +33,7 @@ def scaling_of_factors(factors: Sequence[float], rope_theta: float) -> RopeScali
     raise ValueError("the factors are not those of Llama 3's rotary scaling, and no other is supported")
 
 
-def llama3_factors(scaling: RopeScaling, rope_theta: float, count: int) -> list[float]:
+def llama3_factors(scaling: Llama3Scaling, rope_theta: float, count: int) -> list[float]:
     """The divisors of ``count`` rotary frequencies (https://arxiv.org/abs/2407.21783, as in HF).
 
     Frequencies that turn more than ``high_freq_factor`` times in the original context stay, those that turn less than
@@ -52,11 +52,11 @@ def _turns(positions: float, rope_theta: float, count: int) -> list[float]:
     return [positions * rope_theta ** (-index / count) / (2 * math.pi) for index in range(count)]
 
 
-def _candidates(factors: Sequence[float], rope_theta: float) -> Iterator[RopeScaling]:
+def _candidates(factors: Sequence[float], rope_theta: float) -> Iterator[Llama3Scaling]:
     factor = max(factors)
     if not 1.0 < factor < math.inf:
         return
-    yield RopeScaling(factor, 1.0, 4.0, 8192)  # all of Meta's models
+    yield Llama3Scaling(factor, 1.0, 4.0, 8192)  # all of Meta's models
     # Only the ratios of low, high and original positions show in the factors, so low is taken to be 1. Between the
     # bends the kept share is (positions * x - low) / (high - low), with x the turns a position: a line through any two.
     per_position = _turns(1.0, rope_theta, len(factors))
@@ -68,7 +68,7 @@ def _candidates(factors: Sequence[float], rope_theta: float) -> Iterator[RopeSca
     slope = (share1 - share0) / (x1 - x0)
     offset = slope * x0 - share0
     if offset > 0:
-        yield RopeScaling(factor, 1.0, round(1.0 + 1.0 / offset, 3), round(slope / offset))
+        yield Llama3Scaling(factor, 1.0, round(1.0 + 1.0 / offset, 3), round(slope / offset))
 
 
 def _close(a: float, b: float) -> bool:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from draftline.models.checkpoints.draft_folder import write_draft_folder
 from draftline.models.checkpoints.dummy import DummyCheckpoint
 from draftline.models.checkpoints.hf_fields import hf_fields
-from draftline.models.config import ModelConfig, RopeScaling
+from draftline.models.config import Llama3Scaling, ModelConfig, YarnScaling
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import config_from_hf, weight_shapes
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
@@ -36,7 +36,8 @@ CONFIGS = {
     "untied": replace(LLAMA, tied_embeddings=False, bos_token_id=None, eos_token_ids=()),
     "biases": replace(LLAMA, qkv_bias=True, output_bias=True, mlp_bias=True),
     "linear-rope": replace(LLAMA, rope_factor=4.0),
-    "llama3-rope": replace(LLAMA, rope_scaling=RopeScaling(8.0, 1.0, 4.0, 32)),
+    "llama3-rope": replace(LLAMA, rope_scaling=Llama3Scaling(8.0, 1.0, 4.0, 32)),
+    "yarn": replace(LLAMA, rope_scaling=YarnScaling(4.0, 16, 32.0, 1.0, 1.2)),
     "mistral": replace(LLAMA, family="MistralForCausalLM", sliding_windows=(12,) * 3),
     "mistral-no-window": replace(LLAMA, family="MistralForCausalLM"),
     "qwen2": replace(LLAMA, family="Qwen2ForCausalLM", qkv_bias=True, sliding_windows=(None, 9, None)),

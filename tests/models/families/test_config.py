@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import transformers
 
-from draftline.models.config import ModelConfig, RopeScaling
+from draftline.models.config import Llama3Scaling, ModelConfig, RopeScaling, YarnScaling
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import FAMILIES, config_from_hf
 
@@ -101,7 +102,7 @@ def test_biases() -> None:
 
 
 SCALING = {"factor": 8, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 128}
-SCALED = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_positions=128)
+SCALED = Llama3Scaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_positions=128)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,23 @@ SCALED = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, orig
 def test_rope_in_old_and_new_spelling(fields: dict[str, object], theta: float, scaling: RopeScaling | None) -> None:
     config = read(**fields)
     assert (config.rope_theta, config.rope_factor, config.rope_scaling) == (theta, 1.0, scaling)
+
+
+@pytest.mark.parametrize(
+    ("more", "magnitude"),
+    [
+        ({}, 1 + 0.1 * math.log(4)),
+        ({"attention_factor": 1.5, "beta_fast": 16, "beta_slow": 2}, 1.5),
+        ({"mscale": 0.5, "mscale_all_dim": 1.0}, (1 + 0.05 * math.log(4)) / (1 + 0.1 * math.log(4))),
+    ],
+)
+def test_yarn_extends_the_context(more: dict[str, float], magnitude: float) -> None:
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, **more}
+    for stated, longest in ((128, 512), (4096, 4096)):  # Qwen's config.json has the context from before
+        config = read(max_position_embeddings=stated, rope_scaling=yarn)
+        fast, slow = more.get("beta_fast", 32.0), more.get("beta_slow", 1.0)
+        assert config.rope_scaling == YarnScaling(4.0, 128, fast, slow, pytest.approx(magnitude))
+        assert config.max_positions == longest
 
 
 @pytest.mark.parametrize(
@@ -211,7 +229,11 @@ def test_sliding_windows(fields: dict[str, object], windows: tuple[int | None, .
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings: expected true or false, got 'yes'"),
         ({"eos_token_id": [1, "2"]}, "eos_token_id: expected a token id or a list of token ids"),
         ({"rope_scaling": "llama3"}, "rope_scaling: expected an object, got 'llama3'"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling: rope_type: 'yarn' is not supported; 'default', "),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling: factor: missing"),
+        ({"rope_scaling": {"type": "yarn", "factor": 0.5}}, r"rope_scaling: factor: 0\.5 is below 1"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4, "beta_slow": 32}}, r"beta_fast: 32\.0 is not above beta_slow"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4, "truncate": False}}, "truncate: false is not supported"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4, "mscale": 1.0}}, "mscale: has a meaning only together with"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2}}, "'dynamic' is not supported"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters: rope_type: 'longrope' is not supported"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling: low_freq_factor: missing"),

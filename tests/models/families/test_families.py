@@ -40,6 +40,7 @@ _SHAPE: dict[str, Any] = {
     "max_position_embeddings": 256,
     "initializer_range": 0.3,
 }
+_YARN: Any = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}
 _LLAMA3_ROPE: Any = {
     "rope_type": "llama3",
     "rope_theta": 500_000.0,
@@ -112,7 +113,9 @@ CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
     "qwen2-windows": lambda: transformers.Qwen2Config(
         **_SHAPE, use_sliding_window=True, sliding_window=20, max_window_layers=1
     ),
+    "qwen2-yarn": lambda: transformers.Qwen2Config(**_SHAPE, rope_parameters=_YARN | {"attention_factor": 1.3}),
     "qwen3": lambda: transformers.Qwen3Config(**_SHAPE, head_dim=32),
+    "qwen3-yarn": lambda: transformers.Qwen3Config(**_SHAPE, head_dim=32, rope_parameters=_YARN),
     "qwen3-tied-windows": lambda: transformers.Qwen3Config(
         **_SHAPE,
         head_dim=12,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from draftline.models.config import RopeScaling
+from draftline.models.config import Llama3Scaling, YarnScaling
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import weight_shapes
 from draftline.models.gguf.checkpoint import GGUFCheckpoint
@@ -308,7 +309,7 @@ def test_rope_factors_become_the_scaling(tmp_path: Path) -> None:
     tensors = converted("llama", weights_of(model_of("llama")))
     tensors["rope_freqs.weight"] = (llama3_factors(), GGMLQuantizationType.F32)
     path = write_gguf(tmp_path / "m.gguf", "llama", tensors, {"rope.freq_base": 500_000.0})
-    assert open_checkpoint(str(path)).config.rope_scaling == RopeScaling(32.0, 1.0, 4.0, 8192)
+    assert open_checkpoint(str(path)).config.rope_scaling == Llama3Scaling(32.0, 1.0, 4.0, 8192)
 
 
 @pytest.mark.parametrize(
@@ -327,12 +328,22 @@ def test_linear_rope_is_as_in_llama_cpp(tmp_path: Path, changes: dict[str, objec
     assert (config.rope_factor, config.rope_scaling) == (factor, None)
 
 
+@pytest.mark.parametrize(("more", "fast"), [({}, 32.0), ({"rope.scaling.yarn_beta_fast": 24.0}, 24.0)])
+def test_yarn_is_read(tmp_path: Path, more: dict[str, object], fast: float) -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 1024}
+    changes = {f"rope.scaling.{name}": value for name, value in scaling.items()} | more
+    path = write_gguf(tmp_path / "m.gguf", "llama", converted("llama", weights_of(model_of("llama"))), changes)
+    config = open_checkpoint(str(path)).config
+    assert config.rope_scaling == YarnScaling(4.0, 1024, fast, 1.0, pytest.approx(1 + 0.1 * math.log(4)))
+    assert config.max_positions >= 4096
+
+
 def test_two_rope_scalings_at_once_are_refused(tmp_path: Path) -> None:
     tensors = converted("llama", weights_of(model_of("llama")))
     tensors["rope_freqs.weight"] = (llama3_factors(), GGMLQuantizationType.F32)
     changes = {"rope.freq_base": 500_000.0, "rope.scaling.factor": 4.0}
     path = write_gguf(tmp_path / "m.gguf", "llama", tensors, changes)
-    with pytest.raises(ModelLoadError, match=r"rope_freqs\.weight: Llama 3's scaling is not supported beside a linear"):
+    with pytest.raises(ModelLoadError, match=r"rope_freqs\.weight: Llama 3's scaling is not supported beside linear scaling"):
         open_checkpoint(str(path))
 
 
@@ -347,7 +358,8 @@ WRONG_METADATA: dict[str, tuple[dict[str, object], str]] = {
     "epsilon as text": ({"attention.layer_norm_rms_epsilon": "small"}, r"layer_norm_rms_epsilon: expected a number"),
     "partial rotation": ({"rope.dimension_count": 32}, r"llama\.rope\.dimension_count: 32 differs"),
     "other value size": ({"attention.value_length": 32}, r"llama\.attention\.value_length: 32 differs"),
-    "yarn": ({"rope.scaling.type": "yarn"}, r"llama\.rope\.scaling\.type: 'yarn' is not supported"),
+    "longrope": ({"rope.scaling.type": "longrope"}, r"llama\.rope\.scaling\.type: 'longrope' is not supported"),
+    "yarn beside a magnitude": ({"rope.scaling.yarn_attn_factor": 1.5}, r"yarn_attn_factor: 1\.5 is not supported"),
     "both ways": ({"attention.causal": False}, r"llama\.attention\.causal: false is not supported"),
     "cap": ({"final_logit_softcapping": 30.0}, r"llama\.final_logit_softcapping: 30\.0 is not supported; only 0\.0 is"),
     "magnitude": ({"rope.scaling.attn_factor": 1.5}, r"llama\.rope\.scaling\.attn_factor: 1\.5 is not supported"),

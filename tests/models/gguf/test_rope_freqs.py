@@ -7,18 +7,18 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from draftline.models.config import RopeScaling
+from draftline.models.config import Llama3Scaling
 from draftline.models.gguf.rope_freqs import llama3_factors, scaling_of_factors
 
 SCALINGS = {
-    "llama-3.1": (RopeScaling(8.0, 1.0, 4.0, 8192), 500_000.0, 128),
-    "llama-3.2": (RopeScaling(32.0, 1.0, 4.0, 8192), 500_000.0, 64),
-    "other context": (RopeScaling(16.0, 1.0, 4.0, 2048), 10_000.0, 128),
-    "other bends": (RopeScaling(4.0, 1.0, 32.0, 4096), 100_000.0, 128),
+    "llama-3.1": (Llama3Scaling(8.0, 1.0, 4.0, 8192), 500_000.0, 128),
+    "llama-3.2": (Llama3Scaling(32.0, 1.0, 4.0, 8192), 500_000.0, 64),
+    "other context": (Llama3Scaling(16.0, 1.0, 4.0, 2048), 10_000.0, 128),
+    "other bends": (Llama3Scaling(4.0, 1.0, 32.0, 4096), 100_000.0, 128),
 }
 
 
-def reference_factors(scaling: RopeScaling, theta: float, head_dim: int) -> list[float]:
+def reference_factors(scaling: Llama3Scaling, theta: float, head_dim: int) -> list[float]:
     """Plain frequencies over transformers' scaled ones, in float32 as llama.cpp's converter has them."""
     rope = {
         "rope_type": "llama3",
@@ -49,7 +49,7 @@ def test_the_scaling_is_recovered(name: str) -> None:
 
 
 def test_an_equivalent_scaling_is_recovered_where_low_is_not_one() -> None:
-    scaling = RopeScaling(8.0, 2.0, 8.0, 8192)
+    scaling = Llama3Scaling(8.0, 2.0, 8.0, 8192)
     factors = reference_factors(scaling, 500_000.0, 128)
     found = scaling_of_factors(factors, 500_000.0)
     assert found is not None
