@@ -179,14 +179,26 @@ def _details(path: str, message: Mapping[str, Any]) -> MessageDetails:
     return MessageDetails(as_tool_calls(message.get("tool_calls") or (), f"{path}.tool_calls"), call_id, reasoning)
 
 
+def answered_functions(details: Mapping[int, MessageDetails]) -> dict[int, str]:
+    """By message, the name of the function whose result it is: that of the last call before it with its id.
+
+    Ids may repeat: some clients count the calls of each answer anew.
+    """
+    called: dict[str, str] = {}
+    functions: dict[int, str] = {}
+    for index, found in details.items():
+        called |= {call.id: call.name for call in found.tool_calls}
+        if found.tool_call_id in called:
+            functions[index] = called[found.tool_call_id]
+    return functions
+
+
 def _check_names(messages: Sequence[object], details: Mapping[int, MessageDetails]) -> None:
     """Raise InvalidRequestError where a tool's message names another function than that of the call before it."""
-    called: dict[str, str] = {}
+    functions = answered_functions(details)
     for index, message in enumerate(messages):
-        found = details.get(index, NO_DETAILS)
-        called |= {call.id: call.name for call in found.tool_calls}
         name = message.get("name") if isinstance(message, Mapping) else None
-        if name and called.get(found.tool_call_id) != name:
+        if name and functions.get(index) != name:
             raise InvalidRequestError(
                 FieldViolation(f"chat.messages[{index}].name", "is not the function of the call that it answers")
             )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from draftline.engine.chat.calls import Tool, ToolCall
-from draftline.engine.chat.messages import NO_DETAILS, Chat, MessageDetails
+from draftline.engine.chat.messages import NO_DETAILS, Chat, MessageDetails, answered_functions
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.tools.formats import FORMATS
@@ -34,18 +34,18 @@ def rendered_chat(chat: Chat, info: EngineInfo) -> tuple[tuple[tuple[str, str], 
     if not chat.tools and not chat.details:
         return chat.messages, chat.rendering
     tools = tuple(_function(tool, index) for index, tool in enumerate(chat.tools))
-    names = {call.id: call.name for details in chat.details.values() for call in details.tool_calls}
-    members = {index: _members(details, index, names) for index, details in chat.details.items()}
+    functions = answered_functions(chat.details)
+    members = {index: _members(details, index, functions.get(index)) for index, details in chat.details.items()}
     if info.shows_tools:
         return chat.messages, replace(chat.rendering, tools=tools, members=members)
     tool_format = FORMATS.get(info.tool_format)
     if tool_format is None:
         return chat.messages, chat.rendering
-    return tuple(_explained(chat, tools, names, tool_format)), chat.rendering
+    return tuple(_explained(chat, tools, functions, tool_format)), chat.rendering
 
 
-def _members(details: MessageDetails, message: int, names: Mapping[str, str]) -> Mapping[str, object]:
-    """What a template's message has besides role and content; ``names`` are those of the functions, by a call's id."""
+def _members(details: MessageDetails, message: int, function: str | None) -> Mapping[str, object]:
+    """What a template's message has besides role and content; ``function`` is the name of that whose result it is."""
     members: dict[str, object] = {}
     if details.tool_calls:
         members["tool_calls"] = [
@@ -61,8 +61,8 @@ def _members(details: MessageDetails, message: int, names: Mapping[str, str]) ->
         ]
     if details.tool_call_id:
         members["tool_call_id"] = details.tool_call_id
-    if details.tool_call_id in names:
-        members["name"] = names[details.tool_call_id]  # which some templates show, as Hermes 2 Pro's
+    if function is not None:
+        members["name"] = function  # which some templates show, as Hermes 2 Pro's
     if details.reasoning:
         members["reasoning_content"] = details.reasoning
     return members
@@ -87,7 +87,7 @@ def _arguments(call: ToolCall, path: str) -> dict[str, Any]:
 
 
 def _explained(
-    chat: Chat, tools: tuple[dict[str, Any], ...], names: Mapping[str, str], how: ToolFormat
+    chat: Chat, tools: tuple[dict[str, Any], ...], functions: Mapping[int, str], how: ToolFormat
 ) -> Iterator[tuple[str, str]]:
     messages = list(enumerate(chat.messages))
     if chat.tools and chat.tool_choice.mode != "none":
@@ -101,8 +101,7 @@ def _explained(
     for index, (role, content) in messages:
         details = chat.details.get(index, NO_DETAILS)
         if role == "tool":
-            name = names.get(details.tool_call_id, "")
-            yield "user", f"Result of {name}: {content}" if name else f"Result: {content}"
+            yield "user", f"Result of {functions[index]}: {content}" if index in functions else f"Result: {content}"
         elif details.tool_calls:
             yield role, content + ("\n" if content else "") + _written(details.tool_calls, how)
         else:

@@ -53,6 +53,20 @@ def test_a_template_gets_the_name_of_the_function_whose_result_it_shows() -> Non
     assert rendering.members[1] == {"tool_call_id": "c", "name": "f"}
 
 
+def test_a_result_is_of_the_last_call_before_it_with_its_id() -> None:
+    """Some clients count the calls of each answer anew."""
+    messages: list[dict[str, Any]] = []
+    for name in ("f", "g"):
+        call = {"id": "call_0", "function": {"name": name, "arguments": "{}"}}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": "call_0", "content": "1"})
+    chat = Chat(messages)
+    _, rendering = rendered_chat(chat, replace(fake_info(), shows_tools=True))
+    assert [rendering.members[index]["name"] for index in (1, 3)] == ["f", "g"]
+    explained, _ = rendered_chat(chat, replace(fake_info(), shows_tools=False, tool_format="json"))
+    assert [explained[index] for index in (1, 3)] == [("user", "Result of f: 1"), ("user", "Result of g: 1")]
+
+
 @pytest.mark.parametrize(
     "result", [{"name": "g", "tool_call_id": "c"}, {"name": "f", "tool_call_id": "d"}, {"name": "f"}]
 )
