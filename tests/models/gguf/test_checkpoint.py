@@ -343,7 +343,9 @@ def test_two_rope_scalings_at_once_are_refused(tmp_path: Path) -> None:
     tensors["rope_freqs.weight"] = (llama3_factors(), GGMLQuantizationType.F32)
     changes = {"rope.freq_base": 500_000.0, "rope.scaling.factor": 4.0}
     path = write_gguf(tmp_path / "m.gguf", "llama", tensors, changes)
-    with pytest.raises(ModelLoadError, match=r"rope_freqs\.weight: Llama 3's scaling is not supported beside linear scaling"):
+    with pytest.raises(
+        ModelLoadError, match=r"rope_freqs\.weight: Llama 3's scaling is not supported beside linear scaling"
+    ):
         open_checkpoint(str(path))
 
 
