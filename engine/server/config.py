@@ -100,7 +100,7 @@ class ServerConfig(Options):
     )
     step_timeout: float = Field(
         default=120.0,
-        gt=0,
+        ge=1,
         le=86400,
         description="seconds without a finished step, while there are requests, after which health is NOT_SERVING",
     )

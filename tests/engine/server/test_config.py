@@ -108,3 +108,9 @@ def test_an_option_of_a_port_that_is_closed_is_refused(name: str, value: object,
 def test_a_model_is_never_served_without_a_name() -> None:
     with pytest.raises(ValidationError, match="at least 1 character"):
         ServerConfig(http_port=0, served_model_name=("",))
+
+
+def test_a_server_has_time_for_more_than_to_look_for_hangs() -> None:
+    """It looks four times in each timeout: with a millisecond, an idle server took a whole core."""
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        ServerConfig(step_timeout=0.001)

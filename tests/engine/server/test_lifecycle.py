@@ -137,7 +137,7 @@ async def test_health_says_why_a_server_is_not_serving(
 async def test_a_server_whose_engine_hangs_is_not_serving_until_it_goes_on(
     serve: Callable[..., Awaitable[Server]], engine: FakeEngine
 ) -> None:
-    server = await serve(step_timeout=0.05)
+    server = await serve(step_timeout=1)
     async with connect(server.address) as channel:
         watching = Watching(channel, "")
         assert await watching.next() == SERVING
