@@ -45,7 +45,8 @@ def serve(engine: EngineConfig, server: ServerConfig) -> None:
     """Serve a model over gRPC, and over HTTP with --http-port.
 
     Sessions, generation, health and reflection are on one port, OpenAI's API is on another. SIGTERM, SIGINT or SIGHUP
-    lets running requests finish, for at most --drain-timeout seconds; a second signal ends the server at once.
+    lets running requests finish, for at most --drain-timeout seconds. A second SIGTERM or SIGINT ends the server at
+    once.
 
     **Examples**
 
@@ -129,11 +130,12 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig, repli
 
 
 def _stop_event() -> asyncio.Event:
-    """Make an event that the first SIGTERM, SIGINT or SIGHUP sets. The second signal ends the process."""
+    """Make an event that the first SIGTERM, SIGINT or SIGHUP sets. A second SIGTERM or SIGINT ends the process."""
     stop = asyncio.Event()
 
     def on_signal(number: int) -> None:
-        if stop.is_set():
+        # SIGHUP does not insist: systemd sends it to a login session's processes right behind SIGTERM.
+        if stop.is_set() and number != signal.SIGHUP:
             # Requests are cut off: a failure, unless a person has asked for it.
             _exit_now(128 + number if number == signal.SIGINT else 1)
         stop.set()

@@ -497,6 +497,26 @@ def test_a_closed_terminal_starts_a_drain(process: Callable[..., subprocess.Pope
     assert "draining" in err
 
 
+def test_the_end_of_a_session_starts_one_drain(process: Callable[..., subprocess.Popen[str]]) -> None:
+    """Systemd sends SIGHUP right behind SIGTERM then."""
+    server = process("serve", "--port", "0")
+    address = said(server, LISTENING)
+    said(server, READY)
+    with grpc.insecure_channel(address, [OWN_CONNECTION]) as channel:
+        request = pb.GenerateRequest(text="long", sampling=pb.SamplingParams(max_tokens=4000))
+        running = InferenceServiceStub(channel).Generate(request)
+        next(iter(running))
+        server.send_signal(signal.SIGTERM)
+        assert server.stderr is not None
+        while "draining" not in (line := server.stderr.readline()):
+            assert line
+        server.send_signal(signal.SIGHUP)
+        next(iter(running))
+        running.cancel()
+        server.communicate(timeout=PATIENCE_S)
+    assert server.returncode == 0
+
+
 def test_a_server_under_nohup_outlives_its_terminal(process: Callable[..., subprocess.Popen[str]]) -> None:
     server = process("serve", "--port", "0", before=["nohup"])
     address = said(server, LISTENING)
