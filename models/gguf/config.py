@@ -95,7 +95,13 @@ def gguf_config(file: GGUFFile, rope_factors: Sequence[float] | None) -> ModelCo
         "bos_token_id": fields.optional_integer("tokenizer.ggml.bos_token_id"),
         "eos_token_id": fields.optional_integer("tokenizer.ggml.eos_token_id"),
     }
-    return config_from_hf(hf, str(file.path))
+    config = config_from_hf(hf, str(file.path))
+    window = fields.integer(f"{arch}.attention.sliding_window", 0)
+    if 0 < window < config.max_positions:
+        raise fields.error(
+            f"{arch}.attention.sliding_window", f"{window}: which layers it holds for is not known from a GGUF file"
+        )
+    return config
 
 
 def _refuse_unsupported(fields: GGUFFields, arch: str, present: Collection[str]) -> None:
@@ -111,11 +117,6 @@ def _refuse_unsupported(fields: GGUFFields, arch: str, present: Collection[str])
         key = f"{arch}.{name}"
         if (value := fields.number(key, neutral[0])) not in neutral:
             raise fields.error(key, f"{value} is not supported; only {' or '.join(map(str, neutral))} is")
-    window = fields.integer(f"{arch}.attention.sliding_window", 0)
-    if 0 < window < fields.integer(f"{arch}.context_length"):
-        raise fields.error(
-            f"{arch}.attention.sliding_window", f"{window}: which layers it holds for is not known from a GGUF file"
-        )
 
 
 def _num_layers(fields: GGUFFields, arch: str, file: GGUFFile) -> int:

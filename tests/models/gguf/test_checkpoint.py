@@ -367,6 +367,10 @@ WRONG_METADATA: dict[str, tuple[dict[str, object], str]] = {
     "magnitude": ({"rope.scaling.attn_factor": 1.5}, r"llama\.rope\.scaling\.attn_factor: 1\.5 is not supported"),
     "experts": ({"expert_count": 8}, r"llama\.expert_count: mixtures"),
     "window": ({"attention.sliding_window": 64}, r"llama\.attention\.sliding_window: 64"),
+    "window within YaRN's context": (
+        {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "attention.sliding_window": 200},
+        r"llama\.attention\.sliding_window: 200",
+    ),
 }
 
 
