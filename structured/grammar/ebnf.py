@@ -60,7 +60,7 @@ class Times:
 
 Expression = Character | Rule | Sequence | Options | Times
 
-_DEFINITION: Final = re.compile(r"(?m)^\s*[\w.-]+\s*::=")
+_DEFINITION: Final = re.compile(r"(?:^|[\r\n])[^\S\r\n]*[\w.-]+\s*::=")
 _TOKEN: Final = re.compile(
     r"""(?P<skip>\s+|\#[^\n]*)
     |(?P<define>\w[\w.-]*)\s*::=

@@ -8,7 +8,8 @@ checks them itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 _TOKEN: Final = re.compile(
@@ -38,14 +39,11 @@ class _UnreadableError(Exception):
 def rule_error(grammar: str) -> str | None:
     """Why a rule that ``start`` reaches cannot be followed; None if there is no such rule."""
     try:
-        rules = {name: (_alternatives_of(body, names), _size(body)) for names, name, body in _rules(grammar)}
+        bodies = _bodies(grammar)
+        rules = {name: (_alternatives_of(body, bodies), _size(body)) for name, body in bodies.items()}
     except (_UnreadableError, IndexError, ValueError):
         return None  # llguidance will say what is wrong with it
-    ending: set[str] = set()
-    while more := {
-        name for name, (needs, _) in rules.items() if name not in ending and any(one <= ending for one in needs)
-    }:
-        ending |= more
+    ending = _ending({name: needs for name, (needs, _) in rules.items()})
     reached = dict.fromkeys(["start"] if "start" in rules else [])
     waiting = list(reached)
     for name in waiting:
@@ -63,23 +61,54 @@ def rule_error(grammar: str) -> str | None:
     return f"the rule {endless!r} matches no finite text: each of its alternatives needs a rule that never ends"
 
 
+def _ending(rules: Mapping[str, _Needs]) -> set[str]:
+    """The rules that match a finite text, in time linear in the grammar."""
+    ending: set[str] = set()
+    ready: list[str] = []
+    # The alternatives that need a rule, each with the number of its rules that are not known to end.
+    users: dict[str, list[_Alternative]] = {name: [] for name in rules}
+    for name, needs in rules.items():
+        for one in needs:
+            alternative = _Alternative(name, len(one))
+            for needed in one:
+                users[needed].append(alternative)
+            if not one:
+                ready.append(name)
+    while ready:
+        name = ready.pop()
+        if name not in ending:
+            ending.add(name)
+            for alternative in users[name]:
+                alternative.unknown -= 1
+                if not alternative.unknown:
+                    ready.append(alternative.rule)
+    return ending
+
+
+@dataclass(slots=True)
+class _Alternative:
+    """An alternative of a rule, and how many of the rules that it needs are not known to end."""
+
+    rule: str
+    unknown: int
+
+
 def _size(body: list[_Token]) -> int:
     return 1 + sum(token == ("sign", "|") for token in body)
 
 
-def _rules(grammar: str) -> Iterator[tuple[set[str], str, list[_Token]]]:
-    """The names of all rules, and for each rule its name and the tokens behind its colon."""
+def _bodies(grammar: str) -> dict[str, list[_Token]]:
+    """For each rule its name and the tokens behind its colon."""
     bodies: dict[str, list[_Token]] = {}
     for statement in _statements(grammar):
         kind, name = statement[0]
         if kind == "rule":  # not a terminal or a directive
             colon = statement.index(("sign", ":"))
             bodies[name.lstrip("!?")] = statement[colon + 1 :]
-    for name, body in bodies.items():
-        yield set(bodies), name, body
+    return bodies
 
 
-def _alternatives_of(body: list[_Token], names: set[str]) -> _Needs:
+def _alternatives_of(body: list[_Token], names: Container[str]) -> _Needs:
     needs, end = _alternatives(body, 0, names)
     if end != len(body):
         raise _UnreadableError
@@ -125,7 +154,7 @@ def _opens(grammar: str, found: re.Match[str]) -> bool:
     return found[0].startswith("%")
 
 
-def _alternatives(tokens: list[_Token], at: int, names: set[str]) -> tuple[_Needs, int]:
+def _alternatives(tokens: list[_Token], at: int, names: Container[str]) -> tuple[_Needs, int]:
     options: set[frozenset[str]] = set()
     while True:
         sequence: _Needs = _NOTHING
@@ -142,7 +171,7 @@ def _alternatives(tokens: list[_Token], at: int, names: set[str]) -> tuple[_Need
         return frozenset(options), at
 
 
-def _item(tokens: list[_Token], at: int, names: set[str]) -> tuple[_Needs, int]:
+def _item(tokens: list[_Token], at: int, names: Container[str]) -> tuple[_Needs, int]:
     kind, text = tokens[at]
     at += 1
     needs = _NOTHING

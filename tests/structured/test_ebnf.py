@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 from walk import Walker
 
-from draftline.structured.constraint import ConstraintSpec, language
+from draftline.structured.constraint import MAX_GRAMMAR_BYTES, ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.ebnf import (
     ROOT,
@@ -240,3 +240,11 @@ def test_many_rules_of_one_name_but_for_its_case_are_told_apart() -> None:
     source = 'root ::= "(" root ")" | a-b | a_b | A-B | start\na-b ::= "1"\na_b ::= "2"\nA-B ::= "3"\nstart ::= "4"'
     walker = Walker.of_language(grammar(source))
     assert [text for text in ("1", "2", "3", "4", "(3)", "5") if walker.accepts(text)] == ["1", "2", "3", "4", "(3)"]
+
+
+def test_long_sources_are_read_in_linear_time() -> None:
+    """In quadratic time, each takes longer than a test may."""
+    assert not is_ebnf("\n" * MAX_GRAMMAR_BYTES)
+    rules = [f"{index:x}::={index + 1:x}" for index in range(80_000)]
+    chain = "\n".join(["root ::= 0", *rules, f'{80_000:x} ::= "x"'])
+    assert grammar(chain).grammar.endswith(": /x/")
