@@ -12,6 +12,7 @@ from typing import Literal
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.grammar.ebnf import is_ebnf, read_ebnf
 from draftline.structured.grammar.ebnf_language import ebnf_lark, ebnf_regex
+from draftline.structured.grammar.ebnf_loops import with_loops
 from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.grammar.lark_rules import rule_error
 from draftline.structured.json_schema import (
@@ -131,7 +132,7 @@ def _grammar(constraint: ConstraintSpec) -> Language:
     source = constraint.source
     if is_ebnf(source):
         try:
-            rules = read_ebnf(source)
+            rules = with_loops(read_ebnf(source))
         except ValueError as error:
             raise InvalidConstraintError(str(error)) from None
         regex = ebnf_regex(rules)

@@ -58,6 +58,10 @@ num ::= [0-9]+ ws
 ws ::= [ \t\n]*
 """
 LIST = 'root ::= list\nlist ::= "[" ("x" ("," list | ",x")*)? "]"\nx ::= "unused"'
+STRINGS = r"""root ::= "{" root? "}" | ["] string ["] spaces
+string ::= "" | [^"\\\r\n] string | "\\" ["\\/bfnrt] string
+spaces ::= ([ \t\n] spaces)?
+"""
 START = 'root ::= "a" start\nstart ::= "b" | "(" Start ")"\nStart ::= start | "c"'
 
 
@@ -81,6 +85,7 @@ def grammar(source: str) -> Language:
         # A terminal with the white space would take the newline, and the text would not end.
         (ARITHMETIC, ["1+(a\n*2)=3\n", "1=2 \n\n", "a=1\nb=2\n"], ["1=2", "1=(2\n)", "a=\n"]),
         (LIST, ["[]", "[x]", "[x,x,x]", "[x,[],x,[x,[x]]]"], ["[,x]", "[x,]", "[x,[x]", ""]),
+        (STRINGS, ['""', '{{"a\\n\\"b" \n\t}}', "{}"], ['"', '"a', '"\\x"', '"a"b', "{ }"]),
         (START, ["ab", "a(b)", "a((c))"], ["ac", "a((b)"]),
         ('root ::= "a"{2} "b"{1,} "c"{0,2} | ("d" root){2,3}', ["aab", "aabbcc", "daabdaabc"], ["ab", "aa", "daab"]),
         ('root ::= | "a" | ("b" | ) "c"', ["", "a", "bc", "c"], ["b", "ac"]),
@@ -95,6 +100,7 @@ def grammar(source: str) -> Language:
         "hyphens and carets",
         "arithmetic",
         "lists",
+        "strings of XGrammar",
         "names",
         "counts",
         "empty",
@@ -113,6 +119,27 @@ def test_only_recursion_and_size_need_a_parser() -> None:
     large = "\n".join(["root ::= a0", *doubled, 'a40 ::= "y"'])
     assert [grammar(one).is_regular for one in (ARITHMETIC, LIST, large)] == [False] * 3
     assert Walker.of_language(grammar(large)).accepts("xyy")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '"a" root | "b"',
+        '"b" | "a" root',
+        '"b" | "a" ("a" root | root | "b")',
+        '("a" root | )  | "b"',
+        '"a"* ("b" | "ab" | "a" root?)',
+    ],
+)
+def test_a_rule_that_ends_with_itself_is_a_repetition(body: str) -> None:
+    """As a rule, a string of XGrammar's JSON has so many open levels that a mask exceeds its limits."""
+    assert grammar(f"root ::= {body}").is_regular
+    inside = grammar(f'root ::= "(" root ")" | x\nx ::= {body.replace("root", "x")}')
+    (rule,) = [line for line in inside.grammar.splitlines() if line.startswith("x:")]
+    assert "x" not in rule.removeprefix("x:")
+    walker = Walker.of_language(inside)
+    assert walker.accepts("(" + "a" * 300 + "b)")
+    assert not walker.accepts("(abb)")
 
 
 @pytest.mark.parametrize("seed", range(60))
