@@ -11,7 +11,7 @@ from typing import Literal
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.grammar.ebnf import is_ebnf, read_ebnf
-from draftline.structured.grammar.ebnf_language import ebnf_lark, ebnf_regex
+from draftline.structured.grammar.ebnf_language import MAX_NODES, ebnf_lark, ebnf_regex
 from draftline.structured.grammar.ebnf_loops import with_loops
 from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.grammar.lark_rules import rule_error
@@ -135,7 +135,7 @@ def _grammar(constraint: ConstraintSpec) -> Language:
             rules = with_loops(read_ebnf(source))
         except ValueError as error:
             raise InvalidConstraintError(str(error)) from None
-        regex = ebnf_regex(rules)
+        regex = ebnf_regex(rules, max(MAX_NODES, len(source)))
         if regex is not None:
             return _regular(regex)
         source = ebnf_lark(rules)

@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from draftline.structured.grammar.ebnf import ROOT, Character, Expression, Options, Rule, Sequence, Times
+from draftline.structured.grammar.ebnf_factoring import left_factored
 from draftline.structured.regular import syntax
 
 MAX_NODES: Final = 20_000
-"""The most nodes of a regular expression, with each rule written out where it is used."""
+"""The most nodes of a regular expression that is longer than its grammar, since each rule is written out where it is used."""
 
 
-def ebnf_regex(rules: Mapping[str, Expression]) -> str | None:
-    """The texts of a grammar as a regular expression; None if it is recursive or too large for one."""
+def ebnf_regex(rules: Mapping[str, Expression], max_nodes: int) -> str | None:
+    """The texts of a grammar as a regular expression; None if it is recursive or needs more nodes."""
     trees: dict[str, syntax.Node | None] = {}
 
     def of_rule(name: str) -> syntax.Node:
@@ -36,7 +37,7 @@ def ebnf_regex(rules: Mapping[str, Expression]) -> str | None:
         for one in map(of, expressions):
             found.append(one)
             size += one.size
-            if size > MAX_NODES:
+            if size > max_nodes:
                 raise _NotRegularError
         return found
 
@@ -65,6 +66,7 @@ class _NotRegularError(Exception):
 
 def ebnf_lark(rules: Mapping[str, Expression]) -> str:
     """The same grammar for llguidance, a character a terminal. Rules keep their names as far as Lark allows it."""
+    rules = left_factored(rules)
     names = _lark_names(rules)
 
     def of(expression: Expression) -> str:

@@ -142,8 +142,31 @@ def test_a_rule_that_ends_with_itself_is_a_repetition(body: str) -> None:
     assert not walker.accepts("(abb)")
 
 
+WORDS = [f"{'a' * size}." for size in range(1, 300)] + [f"w{number}" for number in range(3_000)]
+
+
+def test_thousands_of_words_are_a_regular_expression() -> None:
+    words = " | ".join(f'"{word}"' for word in WORDS)
+    assert grammar(f"root ::= ({words}) [.]").is_regular
+
+
+def test_thousands_of_words_in_a_recursive_grammar_are_a_tree() -> None:
+    words = " | ".join(f'"{word}" ("!" | x)?' for word in WORDS)
+    inside = grammar(f'root ::= x x?\nx ::= "(" x ")" | {words} | "a" | ""')
+    assert max(line.count("|") for line in inside.grammar.splitlines()) < 100
+    walker = Walker.of_language(inside)
+    accepted = ["", "a", "aa", "a" * 299 + ".", "a.!", "w2999!", "((w10))w1", "w1(w99!)", "aaa.w1w2"]
+    assert [text for text in accepted if not walker.accepts(text)] == []
+    assert not any(map(walker.accepts, ["w3000", "b", "w", "(a", "w01", "a!!", "a" * 302 + "."]))
+
+
 @pytest.mark.parametrize("seed", range(60))
-def test_random_grammars_have_the_language_of_their_rules(seed: int) -> None:
+@pytest.mark.parametrize("factored", [False, True])
+def test_random_grammars_have_the_language_of_their_rules(
+    seed: int, factored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if factored:
+        monkeypatch.setattr("draftline.structured.grammar.ebnf_factoring._FEW", 0)
     rules = _random_rules(random.Random(seed))
     source = "\n".join(f"{name} ::= {_text(body)}" for name, body in rules.items())
     try:
