@@ -1,12 +1,13 @@
 """Reads grammars in EBNF, as XGrammar and llama.cpp write them: ``root ::= "yes" | "no"``.
 
 Rules derive texts character by character, and ``root`` derives the whole text. A rule ends where the next one begins, so
-it may have several lines. What the two programs read differently, or one of them alone reads, is refused.
+it may have several lines. What the two programs read differently is refused, as are tokens, lookaheads and functions.
 """
 
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -60,20 +61,22 @@ class Times:
 
 Expression = Character | Rule | Sequence | Options | Times
 
-_DEFINITION: Final = re.compile(r"(?:^|[\r\n])[^\S\r\n]*[\w.-]+\s*::=")
+_DEFINITION: Final = re.compile(r"""(?:^|[\r\n])[^\S\r\n]*[^\s"'/:#|]+\s*::=""")
 _TOKEN: Final = re.compile(
-    r"""(?P<skip>\s+|\#[^\n]*)
+    r"""(?P<skip>\s+|\#[^\r\n]*)
     |(?P<define>\w[\w.-]*)\s*::=
     |(?P<name>\w[\w.-]*)
-    |(?P<text>"(?:[^"\\\n]|\\.)*")
-    |(?P<set>\[(?:[^\]\\\n]|\\.)*\])
-    |\{\s*(?P<low>\d+)\s*(?P<comma>,)?\s*(?P<high>\d+)?\s*\}
+    |(?P<text>"(?:[^"\\\r\n]|\\.)*")
+    |(?P<set>\[(?:[^\]\\\r\n]|\\.)*\])
+    |\{\s*(?P<low>[0-9]+)\s*(?P<comma>,)?\s*(?P<high>[0-9]+)?\s*\}
     |(?P<sign>[|()*+?.])""",
     re.VERBOSE,
 )
 _CHARACTER: Final = re.compile(r"\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\(.)|(.)", re.DOTALL)
-_CONTROL: Final = {"n": "\n", "r": "\r", "t": "\t"}
+_CONTROL: Final = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v"}
 _COUNTS: Final[Mapping[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_MAX_DIGITS: Final = 9
+"""The most digits of a count."""
 _QUOTED: Final = 20
 """Characters that an error quotes."""
 
@@ -170,6 +173,8 @@ class _Reader:
     def _counts(self, token: re.Match[str]) -> tuple[int, int | None] | None:
         if token["low"] is None:
             return _COUNTS.get(token["sign"] or "")
+        if max(len(token["low"]), len(token["high"] or "")) > _MAX_DIGITS:
+            raise self._error(token.start(), f"a count has more than {_MAX_DIGITS} digits")
         low = int(token["low"])
         high = int(token["high"]) if token["high"] else None if token["comma"] else low
         if high is not None and high < low:
@@ -190,7 +195,7 @@ class _Reader:
                 raise self._error(token.start(), f"a range ends before it begins, at {chr(low)!r}")
             ranges.append((low, high))
             at += 1
-        if not ranges and not negated:
+        if not ranges:  # llama.cpp reads [^] as no character, and XGrammar as any
             raise self._error(token.start(), "a set has no characters")
         return charset.complement(charset.charset(ranges)) if negated else charset.charset(ranges)
 
@@ -199,6 +204,9 @@ class _Reader:
         found = []
         for one in _CHARACTER.finditer(token[kind], 1, len(token[kind]) - 1):
             code, escaped, plain = one[1] or one[2] or one[3], one[4], one[5]
+            if one[1] is not None and one.string[one.end()] in string.hexdigits:
+                # Of \x41B, llama.cpp reads two digits, and XGrammar all.
+                raise self._error(token.start(), f"{one[0]} is followed by one more digit: write \\u00{one[1]}")
             if code is not None:
                 number = int(code, 16)
                 if 0xD800 <= number < 0xE000 or number > 0x10FFFF:
