@@ -53,6 +53,8 @@ def grammar_error(message: str) -> str:
     Args:
         message: the error. It may quote `NO_FORCING`, or have a Rust backtrace.
     """
+    if message.startswith("panic") and "grammar.symbols.len()" in message:
+        return "the grammar is too large: it has more than 65,525 rules, terminals and groups"
     if message.startswith("panic"):
         return "the grammar cannot be read: a name in angle brackets is not a special token of the model, perhaps"
     if message.startswith("rollback not supported"):

@@ -307,3 +307,10 @@ def test_a_rule_without_a_finite_text_is_refused_by_name(grammar: str, rule: str
 )
 def test_other_rules_are_left_to_the_parser(grammar: str) -> None:
     assert language(ConstraintSpec("grammar", grammar)).grammar == grammar
+
+
+def test_a_grammar_with_too_many_symbols_is_refused_for_its_size(grammars: GrammarBackend) -> None:
+    names = [f"a{index}" for index in range(66_000)]
+    rules = "\n".join(f'{name}: "x" start' for name in names)
+    with pytest.raises(InvalidConstraintError, match="it has more than 65,525 rules, terminals and groups"):
+        grammars.compile(f'start: "y" | {" | ".join(names)}\n{rules}')
