@@ -1,4 +1,4 @@
-"""Left factoring of EBNF: options with a common beginning share it.
+"""Left factoring of EBNF: options with a common beginning share it. What nests deep gets a rule of its own.
 
 A parser follows all options that fit the text so far. Of thousands of words, few remain behind a character if the words
 are a tree, and all of them must be followed at their begin if they are a list.
@@ -15,47 +15,56 @@ from draftline.structured.grammar.ebnf import Expression, Options, Rule, Sequenc
 _FEW: Final = 100
 """So many options are left as they are written."""
 
+_DEEP: Final = 8
+"""So deep, options and repetitions nest in one rule: llguidance parses about 25 parentheses inside one another."""
+
 _Parts = tuple[Expression, ...]
 
 
 def left_factored(rules: Mapping[str, Expression]) -> dict[str, Expression]:
-    """The same language. What follows a common beginning has a rule of its own, whose name no rule of EBNF has."""
+    """The same language. The rules that are added have names that no rule of EBNF has."""
     found: dict[str, Expression] = {}
     waiting = [(name, [_parts(body)]) for name, body in rules.items()]
     numbers = count(1)
 
-    def of(expression: Expression) -> Expression:
+    def rule_of(options: list[_Parts]) -> Rule:
+        name = f"{current.partition(' ')[0]} {next(numbers)}"
+        waiting.append((name, options))
+        return Rule(name)
+
+    def of(expression: Expression, depth: int) -> Expression:
+        if depth > _DEEP and isinstance(expression, Options | Times):
+            return rule_of([(expression,)])
         match expression:
             case Sequence(parts):
-                return Sequence(tuple(map(of, parts)))
+                return Sequence(tuple(of(part, depth) for part in parts))
             case Times(part, low, high):
-                return Times(of(part), low, high)
+                return Times(of(part, depth + 1), low, high)
             case Options(options) if len(options) > _FEW:
-                return grouped(list(dict.fromkeys(map(_parts, options))))
+                return grouped(list(dict.fromkeys(map(_parts, options))), depth + 1)
             case Options(options):
-                return Options(tuple(map(of, options)))
+                return Options(tuple(of(option, depth + 1) for option in options))
         return expression
 
-    def grouped(options: list[_Parts]) -> Expression:
+    def grouped(options: list[_Parts], depth: int) -> Expression:
         groups: dict[_Parts, list[_Parts]] = {}
         for option in options:
             groups.setdefault(option[:1], []).append(option)
-        joined = tuple(map(join, groups.values()))
+        joined = tuple(join(group, depth) for group in groups.values())
         return joined[0] if len(joined) == 1 else Options(joined)
 
-    def join(group: list[_Parts]) -> Expression:
+    def join(group: list[_Parts], depth: int) -> Expression:
         first = group[0]
         if len(group) == 1:
-            return Sequence(tuple(map(of, first)))
+            return of(Sequence(first), depth)
         shared = sum(
             1 for _ in takewhile(lambda column: column.count(column[0]) == len(column), zip(*group, strict=False))
         )
-        name = f"{current.partition(' ')[0]} {next(numbers)}"
-        waiting.append((name, [option[shared:] for option in group]))
-        return Sequence((*map(of, first[:shared]), Rule(name)))
+        rest = rule_of([option[shared:] for option in group])
+        return Sequence((of(Sequence(first[:shared]), depth), rest))
 
     for current, options in waiting:
-        found[current] = grouped(options)
+        found[current] = grouped(options, 0)
     return found
 
 

@@ -12,6 +12,7 @@ from walk import Walker
 from draftline.structured.constraint import MAX_GRAMMAR_BYTES, ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.ebnf import (
+    MAX_NESTING,
     ROOT,
     Character,
     Expression,
@@ -164,6 +165,16 @@ def test_thousands_of_words_in_a_recursive_grammar_are_a_tree() -> None:
     assert not any(map(walker.accepts, ["w3000", "b", "w", "(a", "w01", "a!!", "a" * 302 + "."]))
 
 
+@pytest.mark.parametrize("depth", [30, MAX_NESTING])
+def test_parentheses_may_nest_deep_in_a_recursive_grammar(depth: int) -> None:
+    """llama.cpp writes names that a JSON object does not have so, one parenthesis a character."""
+    nested = "".join('("a" | "c" ' for _ in range(depth)) + "x" + ")" * depth
+    walker = Walker.of_language(grammar(f'root ::= {nested}\nx ::= "!" | "[" root "]"'))
+    accepted = ["a", "ca", "c" * depth + "!", "c" * depth + "[ca]"]
+    assert [text for text in accepted if not walker.accepts(text)] == []
+    assert not any(map(walker.accepts, ["cc[a]", "c" * depth, "c" * depth + "[c]"]))
+
+
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("factored", [False, True])
 def test_random_grammars_have_the_language_of_their_rules(
@@ -171,6 +182,7 @@ def test_random_grammars_have_the_language_of_their_rules(
 ) -> None:
     if factored:
         monkeypatch.setattr("draftline.structured.grammar.ebnf_factoring._FEW", 0)
+        monkeypatch.setattr("draftline.structured.grammar.ebnf_factoring._DEEP", 0)
     rules = _random_rules(random.Random(seed))
     source = "\n".join(f"{name} ::= {_text(body)}" for name, body in rules.items())
     try:
