@@ -13,10 +13,10 @@ from typing import Any, Self, Unpack
 
 from draftline.engine.chat.messages import Chat
 from draftline.engine.config import EngineConfig, EngineOptions
-from draftline.engine.errors import DeadlineExceededError, InvalidRequestError, QueueFullError
+from draftline.engine.errors import InvalidRequestError, QueueFullError
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
-from draftline.engine.outputs import ConstraintReport, Failed, RequestOutput
+from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest, Sink, Submitted
 from draftline.engine.request.compiled_ahead import compiled_ahead, in_time
@@ -228,12 +228,7 @@ class AsyncEngine:
             raise
         mailbox.read_with(request_id, submitted.reader)
         accumulator = Accumulator(request_id, request, submitted.prompt_token_ids)
-        deadline: asyncio.TimerHandle | None = None
-        if request.timeout_s is not None:
-            # The engine ends the request in time, too, unless a step of it hangs.
-            left_s = request.timeout_s - request.constraint_compile_s
-            late = Failed(DeadlineExceededError())
-            deadline = asyncio.get_running_loop().call_later(left_s, mailbox.put, [(request_id, late)])
+        deadline = mailbox.fail_in_time(request_id, request)
         try:
             async for _, update in mailbox:
                 ended = accumulator.take(update)

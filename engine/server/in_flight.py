@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import DeadlineExceededError, DraftlineError
+from draftline.engine.errors import DraftlineError
 from draftline.engine.outputs import Delta, Failed, Finished, FinishReason, SpeculationStats, Timing, Update, Usage
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.access import Caller
@@ -150,10 +150,7 @@ class InFlightRequest:
         # Without a pause since the engine's own submit(), so that no update is taken before.
         self._mailbox.read_with(self._request_id, submitted.reader)
         self._report.submitted = True
-        if request.timeout_s is not None:
-            # The engine ends the request in time, too, unless a step of it hangs.
-            left_s = request.timeout_s - request.constraint_compile_s
-            self._deadline = self._state.hub.loop.call_later(left_s, self.fail, DeadlineExceededError())
+        self._deadline = self._mailbox.fail_in_time(self._request_id, request)
         return request
 
     def cancel(self) -> bool:

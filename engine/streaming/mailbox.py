@@ -14,8 +14,9 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 
+from draftline.engine.errors import DeadlineExceededError
 from draftline.engine.outputs import Delta, Failed, Finished, Update
-from draftline.engine.protocol import UpdateReader
+from draftline.engine.protocol import GenerateRequest, UpdateReader
 
 Updates = Sequence[tuple[str, Update]]
 """(request id, update) pairs of one step."""
@@ -126,6 +127,19 @@ class Mailbox:
                 case Failed():
                     self._unread[request_id, 0, _FAILURE] = update
         self._changed.set()
+
+    def fail_in_time(self, request_id: str, request: GenerateRequest) -> asyncio.TimerHandle | None:
+        """Fail a request that was submitted just now once its timeout is over.
+
+        The engine ends it in time, too, unless a step of it hangs.
+
+        Returns:
+            What to cancel when the request has ended; None without a timeout.
+        """
+        if request.timeout_s is None:
+            return None
+        left_s = request.timeout_s - request.constraint_compile_s
+        return self._hub.loop.call_later(left_s, self.put, [(request_id, Failed(DeadlineExceededError()))])
 
     def close(self) -> None:
         """End the iteration once all updates are read."""
