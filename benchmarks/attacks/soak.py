@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
+from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.engine.core import Core
 from draftline.v1 import engine_pb2 as pb
 
@@ -104,7 +105,7 @@ class Clients:
 
     def __init__(self, address: str, wanted: Sequence[pb.GenerateRequest], soak: Soak, rng: random.Random) -> None:
         """``wanted`` are the requests that ``soak`` has solo runs of."""
-        self._channels = [grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)]
+        self._channels = [grpc.aio.insecure_channel(address, [OWN_CONNECTION]) for _ in range(8)]
         self._stubs = [InferenceServiceAsyncStub(channel) for channel in self._channels]
         self._address, self._wanted, self._soak, self._rng = address, wanted, soak, rng
         self.ways: Sequence[tuple[Callable[[], Awaitable[str]], int]] = (
@@ -212,7 +213,7 @@ class Clients:
     async def disconnects(self) -> str:
         """Closes its connection, with a Session and a call in flight."""
         _, request, _ = self._pick()
-        channel = grpc.aio.insecure_channel(self._address, [("grpc.use_local_subchannel_pool", 1)])
+        channel = grpc.aio.insecure_channel(self._address, [OWN_CONNECTION])
         stub = InferenceServiceAsyncStub(channel)
         session, call = stub.Session(), stub.Generate(request)
         await session.write(pb.SessionRequest(request_id="x", submit=request))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.v1 import engine_pb2 as pb
 
-OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+OPTIONS = [("grpc.max_receive_message_length", -1), OWN_CONNECTION]
 """Options of a connection that shares no TCP connection with others."""
 
 

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from draftline.engine.client.access import checked_token, is_grpc_address
 from draftline.engine.client.async_generation import AsyncGeneration, too_late
-from draftline.engine.client.channel import OWN_CONNECTION
+from draftline.engine.client.channel import open_channel
 from draftline.engine.client.convert import constraint_message, constraint_report
 from draftline.engine.client.errors import call_error
 from draftline.engine.client.pace import Pacer
@@ -61,7 +61,6 @@ _Answer = TypeVar("_Answer")
 _CLOSED = "the client is closed"
 
 _OPTIONS = [
-    OWN_CONNECTION,
     # A response may be larger than gRPC's default limit of 4 MiB.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -113,11 +112,7 @@ class AsyncClient:
             problem = f"must be RetryPolicy(...) or None, not {kind_of(retry)}"
             raise InvalidRequestError(FieldViolation("retry", problem))
         self._metadata = () if token is None else (("authorization", f"Bearer {checked_token(token)}"),)
-        self._channel = (
-            grpc.aio.insecure_channel(address, _OPTIONS)
-            if tls is None
-            else grpc.aio.secure_channel(address, tls.credentials(), _OPTIONS)
-        )
+        self._channel = open_channel(address, tls, _OPTIONS)
         self._stub = InferenceServiceStub(self._channel)
         self._retry = retry or RetryPolicy()
         self._pace = Pacer()

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from draftline.engine.client.channel import OWN_CONNECTION
+from draftline.engine.client.channel import open_channel
 from draftline.engine.client.tls import Tls
 from draftline.v1 import admin_pb2 as pb
 from draftline.v1.admin_pb2_grpc import AdminServiceStub
@@ -21,12 +21,7 @@ class ServerMetrics:
 
     def __init__(self, address: str, token: str | None, tls: Tls | None) -> None:
         """Connect when metrics are first read. ``tls`` is None for plaintext."""
-        options = [OWN_CONNECTION]
-        self._channel = (
-            grpc.aio.insecure_channel(address, options)
-            if tls is None
-            else grpc.aio.secure_channel(address, tls.credentials(), options)
-        )
+        self._channel = open_channel(address, tls)
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
 
     async def read(self, timeout: float) -> Mapping[str, float] | None:

@@ -12,7 +12,7 @@ from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from draftline.engine.client.channel import OWN_CONNECTION
+from draftline.engine.client.channel import open_channel
 from draftline.v1 import engine_pb2 as pb
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def connect(address: str, *options: tuple[str, int]) -> grpc.aio.Channel:
 
     A connection that failed would otherwise still fail for a later server that got the same port.
     """
-    return grpc.aio.insecure_channel(address, [OWN_CONNECTION, *options])
+    return open_channel(address, None, options)
 
 
 def text_request(text: str, max_tokens: int = 4, **sampling: object) -> pb.GenerateRequest:
