@@ -158,9 +158,8 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
 
 def triton_cache() -> Path:
     """The folder of Triton's cache on disk, as Triton finds it. Does not import Triton."""
-    home = os.environ.get("TRITON_HOME") or os.path.expanduser(
-        "~"
-    )  # which `Path.home` raises an error for if there is none
+    # `Path.home` raises an error for a user without a home folder.
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
     return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
 
 
