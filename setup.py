@@ -33,6 +33,7 @@ COMPILED = (
     "engine/scheduling/step_stats.py",
     "engine/streaming/detokenizer.py",
     "engine/streaming/output_state.py",
+    "spec/acceptance_rates.py",
     "spec/adaptive.py",
     "spec/offers.py",
     "spec/step_costs.py",

@@ -10,8 +10,8 @@ They are found by a price: at the best rate of L tokens/s, a position is worth i
 probability above L times its seconds (Dinkelbach 1967, https://doi.org/10.1287/mnsc.13.7.492). A row catches up if that
 is worth it for the tokens that it probably still decides. The catching up with all requests to come counts as well.
 
-- The survival comes from the row's own drafts and from the rates of all rows at each position (chain rule; Leviathan et
-  al. 2023, https://arxiv.org/abs/2211.17192, assume one rate for all positions).
+- The survival comes from the row's own drafts and from the rates of all rows of its kind at each position (chain rule;
+  Leviathan et al. 2023, https://arxiv.org/abs/2211.17192, assume one rate for all positions).
 - The seconds are measured once, and corrected by those that steps then take (`draftline.spec.step_costs`).
 - Drafting begins, or changes its length, for a gain of a few percent. It ends as soon as it is no gain.
 - While it is off, rare probes of a few rows measure whether it would be faster again. While it is on, rare steps
@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
-from draftline.spec.offers import DraftingRow, DraftingRows, Floats, Ints, Offers, RowAcceptance
+from draftline.spec.acceptance_rates import KINDS, ROW_MEMORY, AcceptanceRates
+from draftline.spec.offers import DraftingRow, DraftingRows, Expected, Floats, Ints, Offers, RowAcceptance
 from draftline.spec.step_costs import NO_CATCH_UP, CatchUpCost, CostTable, Pace
 
 _HYSTERESIS = 1.015
@@ -38,9 +38,6 @@ _HYSTERESIS = 1.015
 
 _SURELY_LOST = 1.005
 """The gain in tokens/s that ends drafting."""
-
-_ROW_MEMORY = 0.95
-"""Decay of a row's drafts with each verified one."""
 
 VerifiedRow = tuple[RowAcceptance, int, int]
 """A row of a step that verified drafts: how many there were, and how many of the first were accepted."""
@@ -52,17 +49,11 @@ not."""
 _COMPARED_ROWS = 16
 """About so many rows of a step tell which prior predicts better."""
 
-_LONG_MEMORY = 0.997
-"""Decay of the rates of all rows together. It is slower than a row's: accepted drafts come in bursts, far apart."""
-
-_PRIOR_RATE, _PRIOR_WEIGHT = 0.6, 4
-"""The acceptance rate before any draft has been verified, and the number of drafts that it counts for."""
+_SURPRISE_MEMORY = 0.997
+"""Decay of what is known of the priors with each draft that compares them."""
 
 _KNOWN = 16
 """Until so many drafts have been verified, only a few rows draft."""
-
-_OPTIMISM = 0.5
-"""By how many standard errors rates are taken for better than their means."""
 
 _PROBE_SHARE = 0.012
 """The share of the time that probes may cost while speculation is off."""
@@ -87,31 +78,6 @@ _FORGETTING = 0.01
 """The share by which the rate of a row without drafts moves towards the rate of all rows, with each choice."""
 
 
-@dataclass(slots=True)
-class _Mean:
-    """A moving average.
-
-    Attributes:
-        rate: the average.
-        weight: the number of values that it stands for.
-    """
-
-    rate: float
-    weight: float
-
-    def update(self, ones: int, count: int) -> None:
-        """Learn ``count`` values, of which so many are 1 and the others 0.
-
-        It is the mean of all, until an exponential average with `_LONG_MEMORY` forgets more slowly.
-        """
-        if not count:
-            return
-        memory = min(_LONG_MEMORY**count, self.weight / (self.weight + count))
-        self.weight += count
-        # In this form, rounding does not take it beyond 1.
-        self.rate += (1 - memory) * (ones / count - self.rate)
-
-
 class DraftBudgets:
     """Chooses the drafts of each row.
 
@@ -124,13 +90,12 @@ class DraftBudgets:
         self._costs = costs
         self._catch_up = catch_up
         self._unknown = _KNOWN if prior is None else 0
-        self._overall = _Mean(_PRIOR_RATE if prior is None else prior, _PRIOR_WEIGHT)
-        self._at = [_Mean(self._overall.rate, 0.0) for _ in range(costs.draft_lens[-1])]
+        self._most = costs.draft_lens[-1]
+        self._rates = [AcceptanceRates(self._most, prior) for _ in range(KINDS)]
         # A row's drafts count the less, the older they are: the factor of those before its last n, and what these
         # count.
-        self._fading = [_ROW_MEMORY**count for count in range(len(self._at) + 1)]
+        self._fading = [ROW_MEMORY**count for count in range(self._most + 1)]
         self._counting = [0.0, *accumulate(self._fading)]
-        self._expect()
         # How badly drafts were predicted with each of the priors, in nats.
         self._surprise = dict.fromkeys(_ROW_PRIORS, 0.0)
         self._comparisons = 0
@@ -156,24 +121,24 @@ class DraftBudgets:
         """
         if self._unknown > 0:
             self._expect()
-        most = len(self._expected)
+        most = self._most
         self._compare_priors(verified)
-        fading, counting, expects = self._fading, self._counting, self._expects
-        # How many rows have so many drafts that tell something, and so many right ones among them.
-        telling, right = [0] * (most + 1), [0] * (most + 1)
+        fading, counting = self._fading, self._counting
+        # How many rows of each kind have so many drafts that tell something, and so many right ones among them.
+        telling = [[0] * (most + 1) for _ in self._rates]
+        right = [[0] * (most + 1) for _ in self._rates]
         for row, drafted, accepted in verified:
             count = min(drafted, accepted + 1, most)
             if not count:
                 continue
-            hits = min(accepted, count)
-            telling[count] += 1
-            right[hits] += 1
-            row.observe(fading[count - hits] * counting[hits], expects[count], counting[count], fading[count])
-        reached, kept = _reaching(telling), _reaching(right)
-        self._overall.update(sum(kept), sum(reached))
-        for at, rows, right_rows in zip(self._at, reached, kept, strict=True):
-            at.update(right_rows, rows)
-        self._unknown -= sum(reached)
+            hits, kind = min(accepted, count), row.kind
+            telling[kind][count] += 1
+            right[kind][hits] += 1
+            expected = self._rates[kind].of_first[count]
+            row.observe(fading[count - hits] * counting[hits], expected, counting[count], fading[count])
+            self._unknown -= count
+        for rates, of_kind, right_of_kind in zip(self._rates, telling, right, strict=True):
+            rates.observe(of_kind, right_of_kind)
 
     def observe_step(
         self, rows: int, drafts: int, longest: int, seconds: float, *, prompt_tokens: int = 0, caught_up: int = 0
@@ -237,8 +202,8 @@ class DraftBudgets:
         if self._joined is None or not rows:
             return [0] * len(rows)
         self._expect()
-        prior = self._prior()
-        return [self._joined.budget(row, self._expected, prior) for row in rows]
+        expected = self._expected()
+        return [self._joined.budget(row, expected) for row in rows]
 
     def _probe(self, rows: Sequence[DraftingRow], steps: int) -> list[int]:
         """The shortest drafts for a few rows, rarely enough that probes cost at most their share; else none."""
@@ -273,40 +238,32 @@ class DraftBudgets:
         """Learn which prior predicts rows better, from the first draft of some rows, others in each step."""
         every = 1 + len(verified) // _COMPARED_ROWS
         self._comparisons += 1
-        first = self._expected[0] if self._expected else 0.0
+        if not self._most:
+            return
         rows = [
             (row, accepted > 0) for row, drafted, accepted in verified[self._comparisons % every :: every] if drafted
         ]
         for prior in _ROW_PRIORS:
-            weight, surprise = prior * self._overall.rate, 0.0
+            surprise = 0.0
             for row, right in rows:
-                chance = min(0.99, max(0.01, first * row.relative(weight)))
+                rates = self._rates[row.kind]
+                chance = min(0.99, max(0.01, rates.expected[0] * row.relative(prior * rates.overall)))
                 surprise -= math.log(chance if right else 1 - chance)
-            self._surprise[prior] = _LONG_MEMORY ** len(rows) * self._surprise[prior] + surprise
+            self._surprise[prior] = _SURPRISE_MEMORY ** len(rows) * self._surprise[prior] + surprise
 
     def _expect(self) -> None:
-        """Expect drafts to be right at each position as often as all were. That stands until the next choice."""
-        self._expected = [self._rate(index) for index in range(len(self._at))]
-        # Of a row's first n drafts, of which older ones count less.
-        self._expects = [0.0]
-        for rate in self._expected:
-            self._expects.append(_ROW_MEMORY * self._expects[-1] + rate)
+        """Expect drafts to be right at each position as often as all of the kind were, until the next choice."""
+        for rates in self._rates:
+            rates.expect()
 
-    def _rate(self, index: int) -> float:
-        """The acceptance rate at a position. One that was hardly ever reached has the rate of all positions."""
-        at = self._at[index]
-        share = at.weight / (at.weight + _PRIOR_WEIGHT)
-        mean = share * at.rate + (1 - share) * self._overall.rate
-        # In doubt, it is better than it seems: drafting ends when that is known, since it may begin again late.
-        return mean + math.sqrt(mean * (1 - mean) / (at.weight + _PRIOR_WEIGHT)) * _OPTIMISM
+    def _expected(self) -> list[Expected]:
+        """What is expected of the rows of each kind, which begin with the prior that has predicted better."""
+        prior = min(_ROW_PRIORS, key=self._surprise.__getitem__)
+        return [Expected(rates.expected, prior * rates.overall) for rates in self._rates]
 
     def _arrays(self, rows: Sequence[DraftingRow]) -> DraftingRows:
         self._expect()
-        return DraftingRows.of(rows, self._expected, self._prior())
-
-    def _prior(self) -> float:
-        """The accepted drafts that a row begins with: of the prior that has predicted better."""
-        return min(_ROW_PRIORS, key=self._surprise.__getitem__) * self._overall.rate
+        return DraftingRows.of(rows, self._expected())
 
     def _best(self, rows: DraftingRows) -> tuple[Offers, Floats, Ints]:
         """The best offer of each of the L draft lengths: tokens/s ([L]; 0 if no row drafts), and budgets ([L, R])."""
@@ -334,8 +291,3 @@ class DraftBudgets:
         rates = np.where(alive, prices, 0.0)
         rates[0] = plain
         return offers, rates, np.where(alive[:, None], budgets, 0)
-
-
-def _reaching(counts: Sequence[int]) -> list[int]:
-    """How many rows reach each position, if ``counts[n]`` rows have n."""
-    return [*accumulate(reversed(counts[1:]))][::-1]

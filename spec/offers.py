@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from draftline.spec.acceptance_rates import GREEDY
 from draftline.spec.step_costs import CatchUpCost
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -26,19 +27,33 @@ _SURELY = 0.995
 """No draft is more certain than this."""
 
 
+class Expected(NamedTuple):
+    """What is expected of the rows of a kind.
+
+    Attributes:
+        rates: [K], the acceptance rates at each position (chain rule).
+        prior: the number of accepted drafts that a row's own rate begins with; see `RowAcceptance.relative`.
+    """
+
+    rates: Sequence[float]
+    prior: float
+
+
 @dataclass(slots=True)
 class RowAcceptance:
-    """How a row's drafts fare, compared with those of all rows at the same positions.
+    """How a row's drafts fare, compared with those of all rows of its kind at the same positions.
 
     Attributes:
         accepted: its accepted drafts, where older ones count less.
         expected: how many were to be expected.
         drafts: how many there were.
+        kind: the row's, `draftline.spec.acceptance_rates.GREEDY` or DRAWN.
     """
 
     accepted: float = 0.0
     expected: float = 0.0
     drafts: float = 0.0
+    kind: int = GREEDY
 
     def relative(self, prior: float) -> float:
         """Its acceptance rate, as a factor of that of all rows; it begins with ``prior`` drafts that were accepted."""
@@ -97,17 +112,12 @@ class DraftingRows:
     output: Floats
 
     @staticmethod
-    def of(rows: Sequence[DraftingRow], rates: Sequence[float], prior: float) -> DraftingRows:
-        """The arrays of some rows.
-
-        Args:
-            rows: at least one.
-            rates: [K], the acceptance rates of all rows at each position (chain rule).
-            prior: the number of accepted drafts that a row's own rate begins with; see `RowAcceptance.relative`.
-        """
-        relative = np.array([row.acceptance.relative(prior) for row in rows])
-        survival = np.ones((len(rows), len(rates) + 1))
-        np.cumprod(np.minimum(_SURELY, relative[:, None] * np.array(rates)), axis=1, out=survival[:, 1:])
+    def of(rows: Sequence[DraftingRow], expected: Sequence[Expected]) -> DraftingRows:
+        """The arrays of some rows, at least one. ``expected`` has what is expected of each kind."""
+        relative = np.array([row.acceptance.relative(expected[row.acceptance.kind].prior) for row in rows])
+        rates = np.array([each.rates for each in expected])[[row.acceptance.kind for row in rows]]
+        survival = np.ones((len(rows), rates.shape[1] + 1))
+        np.cumprod(np.minimum(_SURELY, relative[:, None] * rates), axis=1, out=survival[:, 1:])
         gains = np.zeros_like(survival)
         np.cumsum(survival[:, 1:], axis=1, out=gains[:, 1:])
         lacking, remaining, prompt, output = np.array(
@@ -156,13 +166,12 @@ class Offers:
         budgets = np.where(worth > tokens * np.maximum(late, steady), wanted, 0)
         return budgets, np.where(worth > tokens * steady, gained, 0.0)
 
-    def budget(self, row: DraftingRow, rates: Sequence[float], prior: float) -> int:
-        """What `budgets` of a single offer has for one row.
+    def budget(self, row: DraftingRow, expected: Sequence[Expected]) -> int:
+        """What `budgets` of a single offer has for one row. ``expected`` is that of `DraftingRows.of`.
 
         Arrays of so few rows would take the host several times as long.
-
-        ``rates`` and ``prior`` are those of `DraftingRows.of`.
         """
+        rates, prior = expected[row.acceptance.kind]
         price, another = float(self.prices[0]), float(self.prices[0] * self.another[0])
         relative, survival, gained, wanted = row.acceptance.relative(prior), 1.0, 0.0, 0
         for rate in rates[: self.longest[0]]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Seq
 from typing_extensions import override
 
 from draftline.engine.request.sequence import Plan, Sequence
+from draftline.spec.acceptance_rates import DRAWN, GREEDY
 from draftline.spec.adaptive import STEPS_PER_CHOICE, DraftBudgets
 from draftline.spec.drafter import DraftChunk
 from draftline.spec.offers import DraftingRow, RowAcceptance
@@ -213,7 +214,8 @@ class AdaptiveDrafting(DraftPolicy):
     def _acceptance(self, sequence: Sequence) -> RowAcceptance:
         known = self._acceptances.get(sequence)
         if known is None:
-            known = self._acceptances[sequence] = RowAcceptance()
+            kind = DRAWN if sequence.sampling.temperature else GREEDY
+            known = self._acceptances[sequence] = RowAcceptance(kind=kind)
         return known
 
     def _remaining(self, sequence: Sequence) -> float:

@@ -28,17 +28,21 @@ class Text:
     Attributes:
         prompt: its tokens.
         runs: for each output token, how many drafts from there on are right.
+        temperature: with which its tokens are chosen.
     """
 
     prompt: int
     runs: tuple[int, ...]
+    temperature: float
 
 
 Chances = Callable[[random.Random, float], Iterator[Sequence[float]]]
 """For one request at a share of the whole run: at each output token, the chance of each draft, if those before it are right."""
 
 
-def texts(chances: Chances, count: int, seed: int, lengths: tuple[int, int] = (40, 128)) -> list[Text]:
+def texts(
+    chances: Chances, count: int, seed: int, lengths: tuple[int, int] = (40, 128), temperature: float = 1.0
+) -> list[Text]:
     """``count`` requests, the same in every call, with outputs of these lengths."""
     draw = random.Random(seed)
 
@@ -50,7 +54,8 @@ def texts(chances: Chances, count: int, seed: int, lengths: tuple[int, int] = (4
 
     def text(index: int) -> Text:
         steps = chances(draw, index / count)
-        return Text(draw.randint(30, 300), tuple(run(next(steps)) for _ in range(draw.randint(*lengths))))
+        prompt = draw.randint(30, 300)
+        return Text(prompt, tuple(run(next(steps)) for _ in range(draw.randint(*lengths))), temperature)
 
     return [text(index) for index in range(count)]
 
@@ -206,8 +211,9 @@ def serve(
     costs: dict[tuple[int, int], float] = {}
 
     def admit(text: Text) -> _Slot:
+        sampling, most = SamplingParams(temperature=text.temperature), text.prompt + 128
         sequence = requests.Sequence(
-            "text", 0, [0] * text.prompt, text.prompt, _SAMPLING, seed=0, max_len=text.prompt + 128, order=0.0
+            "text", 0, [0] * text.prompt, text.prompt, sampling, seed=0, max_len=most, order=0.0
         )
         return _Slot(text, sequence, text.prompt)
 
@@ -267,6 +273,3 @@ class Fixed(DraftPolicy):
 
     def draft_len(self, sequence: requests.Sequence) -> int:
         return self._drafts
-
-
-_SAMPLING = SamplingParams()

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from draftline.spec.acceptance_rates import DRAWN, GREEDY
 from draftline.spec.adaptive import STEPS_PER_CHOICE, DraftBudgets
 from draftline.spec.offers import DraftingRow, RowAcceptance
 from draftline.spec.step_costs import CatchUpCost, CostTable, RaggedCostTable
@@ -89,6 +90,15 @@ def test_rejected_drafts_turn_speculation_off_except_for_cheap_probes(
         for one, wanted in zip(rows, drafts, strict=True):
             budgets.observe([(one.acceptance, wanted, 0)])
     assert seconds < 1.015 * plain
+
+
+def test_greedy_and_drawn_tokens_have_rates_of_their_own() -> None:
+    budgets = DraftBudgets(RaggedCostTable({(2, drafts): 1.0 + 0.2 * drafts for drafts in range(5)}))
+    for _ in range(100):
+        budgets.observe([(RowAcceptance(kind=GREEDY), 4, 4), (RowAcceptance(kind=DRAWN), 4, 0)])
+    greedy, drawn = (DraftingRow(RowAcceptance(kind=kind)) for kind in (GREEDY, DRAWN))
+    assert budgets.choose([greedy, drawn]) == [4, 0]
+    assert budgets.join([greedy, drawn]) == [4, 0], "they come later"
 
 
 def test_a_step_of_a_thousand_rows_is_learned_from() -> None:
