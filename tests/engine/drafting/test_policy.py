@@ -115,7 +115,7 @@ class Clockwork:
         self.asked.append(shape)
         captures = shape in self.captures
         self.captures.discard(shape)
-        return SimpleNamespace(capture_s=1e-3 if captures else 0.0)
+        return SimpleNamespace(capture_s=1e-3 if captures else 0.0, wait=lambda: None)
 
 
 def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
@@ -128,15 +128,31 @@ def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
     assert not table.lengths.any()
 
 
-def test_a_step_that_captures_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device works meanwhile: what is left of its time may be too short."""
-    clock = iter([0.0, *(0.005 + 0.01 * tick for tick in range(100))])
-    monkeypatch.setattr("draftline.engine.drafting.costs.time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    clockwork = Clockwork()
-    clockwork.captures = {(1, 0)}
-    costs = measure_costs(clockwork, SlotTable.allocate(1, 60, 4, torch.device("cpu")), 9, (1,), (0,), rounds=2)
-    assert clockwork.asked == [(1, 0)] * 3
-    assert costs[1, 0] == pytest.approx(0.01)
+def test_a_step_of_a_gpu_is_timed_behind_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the moment at which that has arrived; and a step that captures is not timed, since the device works meanwhile."""
+    clock = 0.0
+    monkeypatch.setattr("draftline.engine.drafting.costs.time", SimpleNamespace(perf_counter=lambda: clock))
+    arrivals: list[float] = []  # of the steps on their way
+
+    class Device(Clockwork):
+        def launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...] = ()) -> SimpleNamespace:
+            nonlocal clock
+            clock += 0.1
+            arrival = max(clock, *arrivals[-1:], clock) + 0.5
+            arrivals.append(arrival)
+
+            def wait() -> None:
+                nonlocal clock
+                clock = max(clock, arrival)
+
+            step = super().launch(plan, catch_up)
+            return SimpleNamespace(capture_s=step.capture_s, wait=wait)
+
+    device = Device()
+    device.captures = {(1, 0)}
+    costs = measure_costs(device, SlotTable.allocate(1, 60, 4, torch.device("meta")), 9, (1,), (0,), rounds=2)
+    assert device.asked == [(1, 0)] * 4, "the second round was long enough"
+    assert costs[1, 0] == pytest.approx(0.5)
 
 
 def test_a_long_step_is_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
