@@ -123,23 +123,22 @@ def _seconds(runner: Runner, table: SlotTable, step: _Step) -> float | None:
     """How long a step takes; None if graphs were captured for it.
 
     A GPU works while the host launches the next step. So there the step runs behind another one of the same rows, as in
-    a busy engine. A step by itself also takes the time of its launch, and drafts would seem to take a smaller share.
+    a busy engine, and the GPU's own events time it. By itself it would also take the time of its launch, and drafts
+    would seem to take a smaller share.
     """
     if table.tokens.device.type == "cpu":
         start = time.perf_counter()
         runner.launch(Plan(step.rows), step.catch_up).wait()
         return time.perf_counter() - start
     known = table.lengths.clone()
-    before = runner.launch(Plan(step.rows))
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    steps = [runner.launch(Plan(step.rows))]
     table.lengths.copy_(known)
-    start = time.perf_counter()
-    launched = runner.launch(Plan(step.rows), step.catch_up)
-    launch_s = time.perf_counter() - start
-    before.wait()
-    start = time.perf_counter()
-    launched.wait()
-    taken = max(time.perf_counter() - start, launch_s)
-    return None if before.capture_s or launched.capture_s else taken
+    begin.record()
+    steps.append(runner.launch(Plan(step.rows), step.catch_up))
+    end.record()
+    end.synchronize()
+    return None if any(launched.capture_s for launched in steps) else begin.elapsed_time(end) / 1e3
 
 
 def _finish(table: SlotTable) -> None:

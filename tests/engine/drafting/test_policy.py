@@ -129,30 +129,37 @@ def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
 
 
 def test_a_step_of_a_gpu_is_timed_behind_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the moment at which that has arrived; and a step that captures is not timed, since the device works meanwhile."""
-    clock = 0.0
-    monkeypatch.setattr("draftline.engine.drafting.costs.time", SimpleNamespace(perf_counter=lambda: clock))
-    arrivals: list[float] = []  # of the steps on their way
+    """By the GPU's clock, from the end of the one before; and a step that captures is not timed, since it takes the host long."""
 
     class Device(Clockwork):
+        """A GPU, on which each step takes 3 ms, and longer if the host launches it late."""
+
+        now = 0.0
+
         def launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...] = ()) -> SimpleNamespace:
-            nonlocal clock
-            clock += 0.1
-            arrival = max(clock, *arrivals[-1:], clock) + 0.5
-            arrivals.append(arrival)
-
-            def wait() -> None:
-                nonlocal clock
-                clock = max(clock, arrival)
-
             step = super().launch(plan, catch_up)
-            return SimpleNamespace(capture_s=step.capture_s, wait=wait)
+            self.now += 3.0 + 100 * step.capture_s
+            return step
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.moment = device.now
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, end: Event) -> float:
+            return end.moment - self.moment
 
     device = Device()
     device.captures = {(1, 0)}
+    monkeypatch.setattr(torch.cuda, "Event", Event)
     costs = measure_costs(device, SlotTable.allocate(1, 60, 4, torch.device("meta")), 9, (1,), (0,), rounds=2)
-    assert device.asked == [(1, 0)] * 4, "the second round was long enough"
-    assert costs[1, 0] == pytest.approx(0.5)
+    assert device.asked == [(1, 0)] * 6, "three rounds of two steps, the first of which captures"
+    assert costs[1, 0] == pytest.approx(3e-3)
 
 
 def test_a_long_step_is_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
