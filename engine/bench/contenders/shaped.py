@@ -43,5 +43,5 @@ def shaped(config: EngineConfig, shape: str | None) -> Iterator[EngineConfig]:
         raise UsageError(f"--shape: {error}") from None
     with tempfile.TemporaryDirectory() as folder:
         model = BenchmarkModel.of_shape(shape, found, Path(folder))
-        given = {name: getattr(config, name) for name in config.model_fields_set}
+        given = config.model_dump(exclude_unset=True)
         yield EngineConfig.model_validate({**given, "model": model.checkpoint, "load_format": "dummy"})

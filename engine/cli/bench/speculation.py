@@ -54,7 +54,7 @@ def speculation(
     sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
     requests = [GenerateRequest(Chat((("user", text),)), sampling, constraint) for text in texts]
     drafting_options = {name for name in engine.model_fields_set if name.startswith("draft")}
-    given = {name: getattr(engine, name) for name in engine.model_fields_set}
+    given = engine.model_dump(exclude_unset=True)
     common = {"prefix_caching": False, "max_num_seqs": max(limits), **given}
     drafting = EngineConfig.model_validate(common)
     if not drafting_options & {"drafter", "draft_model"}:

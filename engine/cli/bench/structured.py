@@ -46,13 +46,13 @@ def structured(
     """
     wanted = constraint or Constraint(json_schema=json.dumps(PERSON), whitespace="spaced")
     texts = read_questions(prompts, limit)
-    given = {name: getattr(engine, name) for name in engine.model_fields_set}
+    given = engine.model_dump(exclude_unset=True)
     config = EngineConfig.model_validate({"prefix_caching": False, **given})
     find_models(config)
     from draftline.engine.bench.constrained import measure  # these import torch, which takes seconds
     from draftline.engine.llm import LLM
 
-    llm = LLM(**{name: getattr(config, name) for name in config.model_fields_set})
+    llm = LLM(**config.model_dump(exclude_unset=True))
     try:
         about = {
             **conditions(),
