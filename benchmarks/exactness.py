@@ -45,8 +45,6 @@ from draftline.engine.bench.exact.suites import SUITES, questions, random_prompt
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.protocol import Prompt
 
-_CACHE_GIB = {"cpu": 1.0, "cuda": 8.0}
-
 _ARGUMENTS = {
     "model": "use --model or --shape",
     "draft_model": "use --draft-model or --draft-shape",
@@ -100,9 +98,7 @@ def _shape(name: str, folder: Path) -> str:
 
 def _common(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], str | None]:
     """The options of all engines, and the draft model."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    common: dict[str, Any] = {"model": arguments.model, "max_num_seqs": 64, "drafter": "none"}
-    common["kv_cache_memory_gib"] = _CACHE_GIB[device]
+    common: dict[str, Any] = {"model": arguments.model}
     draft_model = arguments.draft_model or ("smollm2-draft" if arguments.model == "smollm2" else None)
     if arguments.shape is not None:
         common |= {"model": _shape(arguments.shape, folder / "target"), "load_format": "dummy"}

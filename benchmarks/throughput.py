@@ -20,7 +20,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from common.arguments import fill, positive_int, refuse
 from common.settings import engine_options
 from rich.console import Console
@@ -37,6 +36,8 @@ from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.bench.lines import json_line
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.throughput import compare, table
+from draftline.engine.config import EngineConfig
+from draftline.engine.runner.device import select_device
 
 _OTHERS = ("transformers", "llama.cpp")
 
@@ -93,9 +94,10 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     Raises:
         ValueError: an argument is invalid, or there is no such model. The message says which.
     """
-    on_gpu = arguments.device.startswith("cuda") or (arguments.device == "auto" and torch.cuda.is_available())
-    defaults = ",".join(workload.name for workload in (GPU_WORKLOADS if on_gpu else CPU_WORKLOADS))
-    workloads = find_workloads(defaults if arguments.workloads is None else arguments.workloads)
+    on_gpu = select_device(EngineConfig(device=arguments.device)).type == "cuda"
+    workloads = GPU_WORKLOADS if on_gpu else CPU_WORKLOADS
+    if arguments.workloads is not None:
+        workloads = find_workloads(arguments.workloads)
     if arguments.shape is None:
         model = BenchmarkModel(arguments.model, arguments.model, None)
     else:

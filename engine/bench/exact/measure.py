@@ -18,7 +18,7 @@ from draftline.engine.runner.device import select_device
 
 
 def measure(
-    common: Mapping[str, Any],
+    given: Mapping[str, Any],
     draft_model: str | None,
     suites: Mapping[str, Sequence[GenerateRequest]],
     max_tokens: int,
@@ -26,12 +26,19 @@ def measure(
 ) -> Iterator[tuple[Column, EngineAnswers, dict[str, Any]]]:
     """One configuration: each column with the engine that answered, and its results, the reference first.
 
+    Args:
+        given: options of all engines, besides those of this benchmark.
+        draft_model: the draft model; None for no column with one.
+        suites: the requests by suite.
+        max_tokens: the most tokens of an answer.
+        only: the names of the columns besides the reference; empty for all.
+
     Raises:
         ValueError: there is no column of a name in ``only``. No engine has run then.
     """
 
     def answers_of(column: Column, chosen: Mapping[str, Sequence[GenerateRequest]]) -> EngineAnswers:
-        config = EngineConfig.model_validate(dict(common) | dict(column.options))
+        config = EngineConfig.model_validate(common | dict(column.options))
         # A process divides a model between devices once.
         ask = column.ask if config.tensor_parallel_size == 1 else answer_in_fresh_process
         answers = ask(config, list(chosen.values()), column.concurrencies, column.count)
@@ -40,8 +47,10 @@ def measure(
         torch.cuda.empty_cache()
         return answers
 
-    device = select_device(EngineConfig.model_validate(dict(common)))
-    found = columns(only, on_gpu=device.type == "cuda", draft_model=draft_model)
+    on_gpu = select_device(EngineConfig.model_validate(dict(given))).type == "cuda"
+    cache = {"kv_cache_memory_gib": 8.0 if on_gpu else 1.0}
+    common: dict[str, Any] = {"max_num_seqs": 64} | cache | dict(given) | {"drafter": "none"}
+    found = columns(only, on_gpu=on_gpu, draft_model=draft_model)
     alone = answers_of(ALONE, suites)
     reference = dict(zip(suites, alone.suites, strict=True))
     for name, answers in reference.items():
@@ -50,7 +59,7 @@ def measure(
         chosen = {name: suites[name] for name in suites if column.suites is None or name in column.suites}
         if chosen:
             if column.scarce_cache:
-                options = scarce(alone, float(common["kv_cache_memory_gib"]), max_tokens)
+                options = scarce(alone, common["kv_cache_memory_gib"], max_tokens)
                 column = replace(column, options=options)
             got = answers_of(column, chosen)
             for name, answers in zip(chosen, got.suites, strict=True):

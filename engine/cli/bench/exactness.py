@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,7 +15,6 @@ from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 
-_CACHE_GIB = {"cpu": 1.0, "cuda": 8.0}
 _SUITES = "greedy,seeded,constrained"
 
 
@@ -48,9 +47,7 @@ def exactness(
     - `draftline bench exactness --kv-cache-dtype fp8 --suites greedy --columns again,preempted`
     """
     find_models(engine)
-    import torch  # takes seconds
-
-    from draftline.engine.bench.exact.columns import OWN_OPTIONS
+    from draftline.engine.bench.exact.columns import OWN_OPTIONS  # these import torch, which takes seconds
     from draftline.engine.bench.exact.measure import measure
     from draftline.engine.bench.exact.results import holds, table
     from draftline.engine.bench.exact.suites import SUITES, suite
@@ -62,15 +59,7 @@ def exactness(
     for name in names:
         if name not in SUITES:
             raise UsageError(f"--suites: {name or repr(name)}: not one of {', '.join(SUITES)}")
-    on_gpu = engine.device.startswith("cuda") or (engine.device == "auto" and torch.cuda.is_available())
-    given: dict[str, Any] = {name: getattr(engine, name) for name in engine.model_fields_set if name != "draft_model"}
-    common = {
-        "model": engine.model,
-        "max_num_seqs": 64,
-        "kv_cache_memory_gib": _CACHE_GIB["cuda" if on_gpu else "cpu"],
-        **given,
-        "drafter": "none",
-    }
+    given = {"model": engine.model, **engine.model_dump(exclude_unset=True, exclude={"draft_model"})}
     draft_model = engine.draft_model or ("smollm2-draft" if engine.model == "smollm2" else None)
     only = [name.strip() for name in columns.split(",") if name.strip()]
     shown = console()
@@ -84,7 +73,7 @@ def exactness(
             "kv_cache_dtype": engine.kv_cache_dtype,
         }
         with result_lines(output, about) as lines:
-            for column, answered, result in measure(common, draft_model, asked, max_tokens, only):
+            for column, answered, result in measure(given, draft_model, asked, max_tokens, only):
                 info = answered.info
                 facts = {"device": info.device, "dtype": info.dtype, "weights": info.quantization}
                 print_ = info.system_fingerprint

@@ -60,16 +60,15 @@ def throughput(
         find_models(engine)
     else:
         check_has_no_model(engine)
-    import torch  # takes seconds
-
+    # These import torch, which takes seconds.
     from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender, Draftline, Transformers
     from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
     from draftline.engine.bench.provenance import Conditions
     from draftline.engine.bench.throughput import compare as run
     from draftline.engine.bench.throughput import table
+    from draftline.engine.runner.device import select_device
 
-    on_gpu = engine.device.startswith("cuda") or (engine.device == "auto" and torch.cuda.is_available())
-    chosen = chosen or (GPU_WORKLOADS if on_gpu else CPU_WORKLOADS)
+    chosen = chosen or (GPU_WORKLOADS if select_device(engine).type == "cuda" else CPU_WORKLOADS)
     longest = max(workload.max_model_len for workload in chosen)
     own = engine.model_dump(exclude_unset=True, exclude={"model", "dtype", "device"})
     with tempfile.TemporaryDirectory() as folder:
