@@ -42,6 +42,7 @@ from draftline.engine.bench.exact.columns import OWN_OPTIONS
 from draftline.engine.bench.exact.measure import measure
 from draftline.engine.bench.exact.results import holds, table
 from draftline.engine.bench.exact.suites import SUITES, questions, random_prompts, suite
+from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.protocol import Prompt
 
@@ -52,10 +53,6 @@ _ARGUMENTS = {
     **dict.fromkeys(OWN_OPTIONS, "each column has its own"),
 }
 """The options that are not for --set, with what sets them."""
-
-
-def _names(listed: str) -> list[str]:
-    return [name.strip() for name in listed.split(",") if name.strip()]
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -81,7 +78,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
-    for name in _names(arguments.suites):
+    for name in names(arguments.suites):
         if name not in SUITES:
             parser.error(f"--suites {name}: not one of {', '.join(SUITES)}")
     if arguments.draft_shape and not arguments.shape:
@@ -128,14 +125,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             common, draft_model = _common(arguments, Path(folder))
             prompts = _prompts(arguments)
-            suites = {name: suite(name, prompts, arguments.max_tokens) for name in _names(arguments.suites)}
-            lists = (_names(arguments.dtype), _names(arguments.quantization), _names(arguments.kv_cache_dtype))
+            suites = {name: suite(name, prompts, arguments.max_tokens) for name in names(arguments.suites)}
+            lists = (names(arguments.dtype), names(arguments.quantization), names(arguments.kv_cache_dtype))
             for dtype, quantization, cache_dtype in product(*lists):
                 chosen = {"dtype": dtype, "quantization": quantization, "kv_cache_dtype": cache_dtype}
                 results = []
-                measured = measure(
-                    common | chosen, draft_model, suites, arguments.max_tokens, _names(arguments.columns)
-                )
+                measured = measure(common | chosen, draft_model, suites, arguments.max_tokens, names(arguments.columns))
                 for column, engine, result in measured:
                     conditions = asdict(Conditions.now(torch.device(engine.info.device)))
                     line = conditions | {

@@ -34,6 +34,7 @@ from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender,
 from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.bench.lines import json_line
+from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.throughput import compare, table
 from draftline.engine.config import EngineConfig
@@ -73,19 +74,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--compare-dtype", help="dtypes of transformers, comma-separated (default: bfloat16)")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
-    if not _names(arguments.dtype):
+    if not names(arguments.dtype):
         parser.error(f"--dtype {arguments.dtype!r}: names no dtype")
-    for name in _names(arguments.compare):
+    for name in names(arguments.compare):
         if name not in _OTHERS:
             parser.error(f"--compare {name}: not one of {', '.join(_OTHERS)}")
-    if "transformers" not in _names(arguments.compare):
+    if "transformers" not in names(arguments.compare):
         refuse(parser, arguments, ["compare_dtype"], "needs --compare transformers")
     fill(arguments, {"compare_dtype": "bfloat16"})
     return arguments
-
-
-def _names(listed: str) -> list[str]:
-    return [name.strip() for name in listed.split(",") if name.strip()]
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
@@ -104,13 +101,13 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
         model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder)
     max_model_len = max(workload.max_model_len for workload in workloads)
     options = engine_options(arguments.set, own=_ARGUMENTS)
-    ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in _names(arguments.dtype)]
+    ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in names(arguments.dtype)]
     device = ours[0].device
     conditions = Conditions.now(device)
-    compared = _names(arguments.compare)
+    compared = names(arguments.compare)
     contenders: list[Contender] = [*ours]
     if "transformers" in compared:
-        contenders += [Transformers(model, dtype, device) for dtype in _names(arguments.compare_dtype)]
+        contenders += [Transformers(model, dtype, device) for dtype in names(arguments.compare_dtype)]
     if "llama.cpp" in compared:
         contenders.append(LlamaCpp(model, device, max_model_len))
     for workload in workloads:

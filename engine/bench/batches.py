@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from draftline.engine.bench.numbers import names
+
 Span = tuple[int, int]
 """The shortest and the longest length, both included."""
 
@@ -100,14 +102,14 @@ WORKLOADS = {
 }
 
 
-def find_workloads(names: str) -> tuple[OfflineWorkload, ...]:
+def find_workloads(listed: str) -> tuple[OfflineWorkload, ...]:
     """The workloads of a comma-separated list.
 
     Raises:
         ValueError: a workload is unknown, or the list is empty.
     """
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    wanted = names(listed)
     unknown = [name for name in wanted if name not in WORKLOADS]
     if unknown or not wanted:
-        raise ValueError(f"workload {(unknown or [names])[0]!r} is not one of {', '.join(WORKLOADS)}")
+        raise ValueError(f"workload {(unknown or [listed])[0]!r} is not one of {', '.join(WORKLOADS)}")
     return tuple(WORKLOADS[name] for name in wanted)

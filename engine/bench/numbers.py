@@ -1,4 +1,4 @@
-"""Numbers of options: batch sizes, numbers of clients."""
+"""Numbers and lists of options: batch sizes, numbers of clients, names."""
 
 from __future__ import annotations
 
@@ -34,3 +34,8 @@ def positive_ints(text: str) -> list[int]:
         ValueError: one of them is none.
     """
     return [positive_int(part) for part in text.split(",")]
+
+
+def names(text: str) -> list[str]:
+    """Names with commas between them, without spaces around them, and without the empty ones."""
+    return [name.strip() for name in text.split(",") if name.strip()]

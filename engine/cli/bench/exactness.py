@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from draftline.engine.bench.lines import result_lines
+from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.bench.load import console
 from draftline.engine.cli.bench.output import OutputFile
@@ -55,16 +56,15 @@ def exactness(
 
     if own := [name for name in OWN_OPTIONS if name in engine.model_fields_set]:
         raise UsageError(f"--{own[0].replace('_', '-')}: each of the --columns has its own")
-    names = [name.strip() for name in suites.split(",")]
-    for name in names:
+    chosen = [name.strip() for name in suites.split(",")]
+    for name in chosen:
         if name not in SUITES:
             raise UsageError(f"--suites: {name or repr(name)}: not one of {', '.join(SUITES)}")
     given = {"model": engine.model, **engine.model_dump(exclude_unset=True, exclude={"draft_model"})}
     draft_model = engine.draft_model or ("smollm2-draft" if engine.model == "smollm2" else None)
-    only = [name.strip() for name in columns.split(",") if name.strip()]
     shown = console()
     try:
-        asked = {name: suite(name, read(questions, limit), max_tokens) for name in names}
+        asked = {name: suite(name, read(questions, limit), max_tokens) for name in chosen}
         about = {
             **conditions(),
             "benchmark": "exactness",
@@ -73,7 +73,7 @@ def exactness(
             "kv_cache_dtype": engine.kv_cache_dtype,
         }
         with result_lines(output, about) as lines:
-            for column, answered, result in measure(given, draft_model, asked, max_tokens, only):
+            for column, answered, result in measure(given, draft_model, asked, max_tokens, names(columns)):
                 info = answered.info
                 facts = {"device": info.device, "dtype": info.dtype, "weights": info.quantization}
                 print_ = info.system_fingerprint

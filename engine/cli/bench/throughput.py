@@ -12,6 +12,7 @@ from draftline.engine.bench.batches import CPU_WORKLOADS, GPU_WORKLOADS, WORKLOA
 from draftline.engine.bench.contenders.shaped import SHAPE_HELP, check_has_no_model
 from draftline.engine.bench.contenders.shapes import find_shape
 from draftline.engine.bench.lines import result_lines
+from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import command_line
 from draftline.engine.cli.bench.load import console
 from draftline.engine.cli.bench.output import OutputFile
@@ -47,7 +48,7 @@ def throughput(
     - `draftline bench throughput --shape qwen3-0.6b --workloads bs1,bs8,bs64`
     - `draftline bench throughput --workloads cpu1 --compare transformers --rounds 5`
     """
-    others = [name.strip() for name in compare.split(",") if name.strip()]
+    others = names(compare)
     for name in others:
         if name not in _OTHERS:
             raise UsageError(f"--compare: {name}: not one of {', '.join(_OTHERS)}")
