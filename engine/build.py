@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +15,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.drafting.build import with_embedded_draft
 from draftline.engine.fingerprint import SystemFingerprint, engine_digest
-from draftline.engine.loading import FORKED, is_fork, load_parts
+from draftline.engine.loading import FORKED, LoadedParts, is_fork, load_parts
 from draftline.engine.parallel.sizes import Sizes, agree_on_blocks
 from draftline.engine.parallel.target import Target
 from draftline.engine.params import CONSTRAINT_KINDS
@@ -24,7 +23,7 @@ from draftline.engine.protocol import EngineInfo
 from draftline.engine.runner.capture import Captures
 from draftline.engine.runner.device import cache_explained, device_name, device_uuids, rank_devices, select_device
 from draftline.engine.runner.eager import EagerExecutor
-from draftline.engine.runner.executor import Executor, Executors
+from draftline.engine.runner.executor import Executor, ExecutorParts, Executors
 from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.memory import SMALLER_STEP, memory_explained, used_bytes
 from draftline.engine.runner.peaks import peak_of
@@ -36,11 +35,11 @@ from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLines
 from draftline.engine.stats import MemoryUse
 from draftline.engine.tools.formats import find_format, find_reasoning
 from draftline.kernels import select_ops
+from draftline.kernels.batch import Batch
 from draftline.kernels.compile_workers import KernelCompileWorkers
 from draftline.kernels.ops import Ops
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
-from draftline.models.hidden_states import HiddenStateSink
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.models.work import ModelWork
 from draftline.spec.drafter import Drafter
@@ -50,6 +49,8 @@ from draftline.structured.vocabulary import ByteVocabulary
 
 if TYPE_CHECKING:
     from draftline.kernels.triton.compile.ahead import CompileAhead
+    from draftline.kernels.triton.compile.later import CompileLater
+    from draftline.kernels.triton.compile.marks import CacheMark
 
 logger = logging.getLogger(__name__)
 
@@ -126,11 +127,12 @@ def _build(
     """
     started = time.monotonic()
     loaded = load_parts(config, device, ahead, undo, substitutes.ops)
-    target, model = loaded.target, loaded.target.model
+    target = loaded.target
+    devices = rank_devices(device, config.tensor_parallel_size)
     fingerprint = SystemFingerprint.of(
-        rank_devices(device, config.tensor_parallel_size),
+        devices,
         dtype=target.dtype,
-        weights=model.quantization,
+        weights=target.model.quantization,
         conversion=config.quantization,
         cache_dtype=target.cache_dtype,
     )
@@ -139,56 +141,28 @@ def _build(
     # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with
     # it.
     largest = target.largest_batch()
-    explained = partial(memory_explained, device, "the largest step", helps=SMALLER_STEP)
     if ahead is not None:
-        from draftline.engine.runner.warmup import load_kernels, rehearse
-        from draftline.kernels.triton.compile.marks import CacheMark
-
-        # Most graphs are captured once requests come, which must not wait for a compiler. Several ranks capture all of
-        # them now.
-        compiled = CacheMark(engine_digest(config, facts))
-        every = loaded.group is None and not compiled.is_set()
-        with explained():
-            rehearse(loaded.allocate(1, target.max_len), ahead, largest, every=every)
-
+        mark = _rehearse(loaded, ahead, largest, facts)
     # This is done while other processes compile.
     language = _Language.of(loaded.tokenizer(), target.shape, config.constraint_cache)
     undo.callback(language.compiler.close)
     prepare(language.compiler)
     if ahead is not None:
-        with explained():
-            later = load_kernels(target.ops, ahead, device)
-        compiled.set()
-        if loaded.group is not None:
-            loaded.group.barrier()  # ranks with a part of the same size find their kernels now
+        later = _load_kernels(loaded, ahead, mark)
 
     # The cache and the graphs take the memory that the weights and the largest step leave.
-    def sink_of_largest() -> HiddenStateSink:
-        return loaded.drafting.build(largest.block_tables.shape[1], loaded.constraints).sink
-
     sizes = agree_on_blocks(
-        target, loaded.group, largest, sink_of_largest, loaded.shapes, drafter_block_bytes=loaded.drafting.block_bytes
+        target,
+        loaded.group,
+        largest,
+        lambda blocks: loaded.drafting.build(blocks, loaded.constraints),
+        loaded.shapes,
+        drafter_block_bytes=loaded.drafting.block_bytes,
     )
     loaded = replace(loaded, shapes=sizes.shapes)
     parts = loaded.allocate(sizes.blocks, sizes.max_model_len)
-    scheduler = Scheduler(
-        num_blocks=sizes.blocks,
-        block_size=config.block_size,
-        num_slots=config.max_num_seqs,
-        token_budget=target.step_tokens,
-        max_model_len=sizes.max_model_len,
-        prefix_caching=config.prefix_caching,
-    )
-    graphs: dict[StepShape, Executor] = {}
-    captures, used = Captures(), used_bytes(device)
-    if ahead is not None:
-        from draftline.engine.runner.graphs.step_graphs import steps_in_parts, whole_steps
-        from draftline.engine.runner.warmup import capture_graphs
-
-        with memory_explained(device, "the CUDA graphs"):
-            graphs, captures = capture_graphs(parts, whole_steps if loaded.group is None else steps_in_parts)
-        if loaded.group is not None:
-            captures.capture_all()  # no rank knows when the others have time
+    used = used_bytes(device)
+    graphs, captures = ({}, Captures()) if ahead is None else _capture(loaded, parts)
     memory = MemoryUse(
         weights=loaded.weight_bytes,
         cache=sizes.blocks * (target.block_bytes + loaded.drafting.block_bytes),
@@ -198,6 +172,14 @@ def _build(
     loaded.ranks.wait_until_ready()
 
     # From here on steps can run. The policy measures some, to know what drafts cost.
+    scheduler = Scheduler(
+        num_blocks=sizes.blocks,
+        block_size=config.block_size,
+        num_slots=config.max_num_seqs,
+        token_budget=target.step_tokens,
+        max_model_len=sizes.max_model_len,
+        prefix_caching=config.prefix_caching,
+    )
     runner = Runner(
         Executors(EagerExecutor(parts), loaded.shapes, graphs, target.uneven(parts.table, parts.cache)),
         parts.table,
@@ -216,8 +198,7 @@ def _build(
         step_tokens=target.step_tokens,
         facts=facts,
     )
-
-    info = _engine_info(config, target, language, parts.drafter, sizes, memory, str(fingerprint))
+    info = _engine_info(target, devices, language, parts.drafter, sizes, memory, fingerprint)
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
         info.model, time.monotonic() - started, info.quantization, info.dtype, info.device, info.cache_blocks, info.block_size,
@@ -226,10 +207,8 @@ def _build(
     steps_ahead = substitutes.steps_ahead
     if steps_ahead is None:
         steps_ahead = int(device.type == "cuda")  # on a CPU, host and device work would not overlap
-    kernels_compiling: Callable[[], int] = lambda: 0
     if ahead is not None:
         later.start()  # only now: the start has measured how long steps take
-        kernels_compiling = later.left
     return Core(
         scheduler,
         runner,
@@ -239,10 +218,61 @@ def _build(
         budget=StepBudget(target.step_tokens, config.inter_token_target),
         steps_ahead=steps_ahead,
         compiler=language.compiler,
-        work=ModelWork.of(model, target.cache_dtype),
+        work=ModelWork.of(target.model, target.cache_dtype),
         step_log=StepLines() if config.log_steps else NO_STEP_LOG,
-        kernels_compiling=kernels_compiling,
+        kernels_compiling=(lambda: 0) if ahead is None else later.left,
     )
+
+
+# The three steps of a start that only CUDA graphs need. They import what needs Triton.
+
+
+def _rehearse(loaded: LoadedParts, ahead: CompileAhead, largest: Batch, facts: tuple[str, ...]) -> CacheMark:
+    """Let other processes compile the kernels of the largest step and of graphs.
+
+    Returns:
+        The mark of an engine with these facts, to be set once its kernels are compiled.
+    """
+    from draftline.engine.runner.warmup import rehearse
+    from draftline.kernels.triton.compile.marks import CacheMark
+
+    target = loaded.target
+    mark = CacheMark(engine_digest(target.config, facts))
+    # Most graphs are captured once requests come, which must not wait for a compiler. Several ranks capture all of them
+    # now.
+    every = loaded.group is None and not mark.is_set()
+    with _largest_step_explained(target.device):
+        rehearse(loaded.allocate(1, target.max_len), ahead, largest, every=every)
+    return mark
+
+
+def _load_kernels(loaded: LoadedParts, ahead: CompileAhead, mark: CacheMark) -> CompileLater:
+    """Wait for these kernels, and load them. Returns those to be compiled once the engine serves."""
+    from draftline.engine.runner.warmup import load_kernels
+
+    target = loaded.target
+    with _largest_step_explained(target.device):
+        later = load_kernels(target.ops, ahead, target.device)
+    mark.set()
+    if loaded.group is not None:
+        loaded.group.barrier()  # ranks with a part of the same size find their kernels now
+    return later
+
+
+def _largest_step_explained(device: torch.device) -> AbstractContextManager[None]:
+    return memory_explained(device, "the largest step", helps=SMALLER_STEP)
+
+
+def _capture(loaded: LoadedParts, parts: ExecutorParts) -> tuple[dict[StepShape, Executor], Captures]:
+    """The graphs, and those that are left to be captured when there is time."""
+    from draftline.engine.runner.graphs.step_graphs import steps_in_parts, whole_steps
+    from draftline.engine.runner.warmup import capture_graphs
+
+    with memory_explained(loaded.target.device, "the CUDA graphs"):
+        graphs, captures = capture_graphs(parts, whole_steps if loaded.group is None else steps_in_parts)
+    if loaded.group is not None:
+        captures.capture_all()  # no rank knows when the others have time
+    return graphs, captures
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,16 +300,16 @@ class _Language:
 
 
 def _engine_info(
-    config: EngineConfig,
     target: Target,
+    devices: tuple[torch.device, ...],
     language: _Language,
     drafter: Drafter,
     sizes: Sizes,
     memory: MemoryUse,
-    system_fingerprint: str,
+    fingerprint: SystemFingerprint,
 ) -> EngineInfo:
     """The description of an engine, for its callers."""
-    tokenizer = language.tokenizer
+    config, tokenizer = target.config, language.tokenizer
     return EngineInfo(
         model=config.model,
         config=target.shape,
@@ -293,7 +323,7 @@ def _engine_info(
         block_size=config.block_size,
         drafters=(drafter.name,) if drafter.max_draft_tokens else (),
         constraint_kinds=CONSTRAINT_KINDS,
-        system_fingerprint=system_fingerprint,
+        system_fingerprint=str(fingerprint),
         has_chat_template=tokenizer.has_chat_template,
         max_token_bytes=tokenizer.max_token_bytes,
         synthetic_acceptance=config.synthetic_acceptance,
@@ -303,5 +333,5 @@ def _engine_info(
         scheduling=config.scheduling,
         peak=peak_of(device_name(target.device), target.model.quantization),
         memory=memory,
-        device_uuids=device_uuids(rank_devices(target.device, config.tensor_parallel_size)),
+        device_uuids=device_uuids(devices),
     )

@@ -197,14 +197,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
             load_kernels(ops, ahead, device)
             if not shard.is_sized_as_first:
                 group.barrier()
-    sizes = agree_on_blocks(
-        target,
-        group,
-        largest,
-        lambda: build_drafter(largest.block_tables.shape[1]).sink,
-        shapes,
-        drafter_block_bytes=draft_block_bytes,
-    )
+    sizes = agree_on_blocks(target, group, largest, build_drafter, shapes, drafter_block_bytes=draft_block_bytes)
     shapes = sizes.shapes
     parts = allocate(sizes.blocks, sizes.max_model_len)
     if device.type == "cuda" and config.uses_graphs:

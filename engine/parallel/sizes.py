@@ -11,7 +11,7 @@ from draftline.engine.parallel.target import Target
 from draftline.engine.runner.memory import GIB, cache_blocks, gpu_cache_bytes
 from draftline.engine.runner.shapes import StepShapes
 from draftline.kernels.batch import Batch
-from draftline.models.hidden_states import HiddenStateSink
+from draftline.spec.drafter import Drafter
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def agree_on_blocks(
     target: Target,
     group: RankGroup | None,
     largest: Batch,
-    sink: Callable[[], HiddenStateSink],
+    build_drafter: Callable[[int], Drafter],
     shapes: StepShapes,
     *,
     drafter_block_bytes: int,
@@ -52,7 +52,7 @@ def agree_on_blocks(
         target: the target, or this rank's part of it.
         group: the ranks; None if there is only this one.
         largest: the largest step.
-        sink: makes what receives the hidden states that the drafter wants, for a cache of just the largest step's size.
+        build_drafter: makes the drafter, for a cache of so many blocks.
         shapes: the step shapes that have graphs.
         drafter_block_bytes: bytes of a block of the drafter's cache.
     """
@@ -61,8 +61,9 @@ def agree_on_blocks(
         group.barrier()  # the ranks may have compiled kernels for long, and no GPU waits for another for long
     budget, peak = target.fixed_cache_bytes, 0
     if budget is None:
-        # The drafter's cache was allocated for this step alone.
-        peak = target.peak_bytes(largest, sink()) - largest.block_tables.shape[1] * drafter_block_bytes
+        # The drafter's cache is allocated for this step alone.
+        step_blocks = largest.block_tables.shape[1]
+        peak = target.peak_bytes(largest, build_drafter(step_blocks).sink) - step_blocks * drafter_block_bytes
         left = gpu_cache_bytes(target.device, config.gpu_memory_utilization, peak)
         budget = left
         if config.uses_graphs:
