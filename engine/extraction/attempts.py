@@ -14,7 +14,7 @@ from draftline.engine.errors import (
     check_unicode,
     kind_of,
 )
-from draftline.engine.extraction.prompt import ExtractionPrompt, Turn
+from draftline.engine.extraction.prompt import ExtractionPrompt, FailedAttempt
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import T
@@ -45,7 +45,7 @@ class Attempts(Generic[T]):
         self._request = request
         self._retry = retry
         self._count = 0
-        self._turns: list[Turn] = []
+        self._failed: list[FailedAttempt] = []
         self._answered: tuple[OutputError, RequestOutput[T]] | None = None
 
     def request(self) -> GenerateRequest:
@@ -61,7 +61,7 @@ class Attempts(Generic[T]):
         sampling = self._request.sampling
         if sampling.seed is not None:
             sampling = sampling.model_copy(update={"seed": (sampling.seed + self._count) % 2**64})
-        return replace(self._request, prompt=self._prompt.of(text, self._turns), sampling=sampling)
+        return replace(self._request, prompt=self._prompt.of(text, self._failed), sampling=sampling)
 
     def take(self, outcome: RequestOutput[Any] | DraftlineError) -> Extraction[T] | None:
         """Take the outcome of the last request: its output, or the error that refused or ended it.
@@ -80,7 +80,7 @@ class Attempts(Generic[T]):
             if self._count > self._retry:
                 return self._end(error, outcome)
             self._answered = error, outcome
-            self._turns.append(_turn(error))
+            self._failed.append(_failed_attempt(error))
             return None
         return self._end(None, outcome)
 
@@ -95,10 +95,10 @@ def _checked(text: object) -> str:
     return text
 
 
-def _turn(error: OutputError) -> Turn:
+def _failed_attempt(error: OutputError) -> FailedAttempt:
     if isinstance(error, IncompleteOutputError):
-        return Turn(_shortened(error.text), f"This answer is too long: {error}. Answer again, and be brief.")
-    return Turn(error.text, f"This answer is wrong: {_shortened(str(error))}. Correct it.")
+        return FailedAttempt(_shortened(error.text), f"This answer is too long: {error}. Answer again, and be brief.")
+    return FailedAttempt(error.text, f"This answer is wrong: {_shortened(str(error))}. Correct it.")
 
 
 def _shortened(text: str) -> str:

@@ -13,7 +13,7 @@ from draftline.engine.protocol import Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class FailedAttempt:
     """An answer that was no value, and the message that says why."""
 
     answer: str
@@ -34,10 +34,10 @@ class ExtractionPrompt:
     examples: tuple[tuple[str, str], ...]
     as_chat: bool
 
-    def of(self, text: str, turns: Sequence[Turn] = ()) -> Prompt:
+    def of(self, text: str, failed: Sequence[FailedAttempt] = ()) -> Prompt:
         """Make the prompt of one text, after some answers that were no values."""
-        questions = [*(example for example, _ in self.examples), text, *(turn.correction for turn in turns)]
-        answers = [*(answer for _, answer in self.examples), *(turn.answer for turn in turns)]
+        questions = [*(example for example, _ in self.examples), text, *(one.correction for one in failed)]
+        answers = [*(answer for _, answer in self.examples), *(one.answer for one in failed)]
         # Not a system message: some templates refuse it.
         questions[0] = f"{self.instructions}\n\n{questions[0]}"
         if not self.as_chat:

@@ -23,7 +23,7 @@ from draftline.models.families import is_llama_like
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
 from draftline.spec.ngram import MAX_NGRAM
 from draftline.spec.train_draft.acceptance import Acceptance, draft_acceptance, ngram_acceptance
-from draftline.spec.train_draft.decoder import Draft, Target
+from draftline.spec.train_draft.decoder import Draft, FrozenTarget
 from draftline.spec.train_draft.distill import OnStep, Schedule, train
 from draftline.spec.train_draft.samples import Kind, Sample, Samples, Split
 
@@ -60,7 +60,7 @@ def train_draft_model(
     samples = written_samples(output, training, engine, checkpoint.config, report)
     write_record(output, training, engine, list(layers), samples.answer_tokens, {})
     device, dtype = target_device(engine)
-    target = Target(checkpoint, dtype, device)
+    target = FrozenTarget(checkpoint, dtype, device)
     draft = Draft.from_layers(target, layers)
 
     def write() -> None:
@@ -130,7 +130,7 @@ def _check_fit(samples: Sequence[Sample], target: ModelConfig, where: str, model
 
 
 def _train(
-    target: Target,
+    target: FrozenTarget,
     draft: Draft,
     samples: Samples,
     training: TrainDraftConfig,

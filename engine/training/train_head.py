@@ -28,7 +28,7 @@ from draftline.models.heads.folder import write_head_folder
 from draftline.models.loader import open_checkpoint
 from draftline.spec.ngram import MAX_NGRAM
 from draftline.spec.train_draft.acceptance import Acceptance, ngram_acceptance
-from draftline.spec.train_draft.decoder import Target
+from draftline.spec.train_draft.decoder import FrozenTarget
 from draftline.spec.train_draft.distill import OnStep, Optimiser, optimise
 from draftline.spec.train_draft.head import (
     HeadSize,
@@ -95,7 +95,7 @@ def train_head(
     if state is None:
         write_record(output, training, engine, list(layers), samples.answer_tokens, {"finished": False})
     device, dtype = target_device(engine)
-    target = Target(checkpoint, dtype, device)
+    target = FrozenTarget(checkpoint, dtype, device)
     if state is None:
         torch.manual_seed(training.train_seed)
     vocab = min(training.draft_vocab_size or _DRAFT_VOCAB, checkpoint.config.vocab_size)
@@ -180,7 +180,7 @@ class _Run:
         self._output, self._training, self._engine, self._report = output, training, engine, report
 
     def train(
-        self, head: TrainedHead, target: Target, samples: Samples, state: dict[str, Any] | None, on_step: OnStep
+        self, head: TrainedHead, target: FrozenTarget, samples: Samples, state: dict[str, Any] | None, on_step: OnStep
     ) -> None:
         """Train, and write the head whenever its acceptance length is the best so far."""
         training, choose = self._training, samples.part(Split.CHOOSE)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from draftline.kernels.reference.ngram import continuation
-from draftline.spec.train_draft.decoder import Draft, Target
+from draftline.spec.train_draft.decoder import Draft, FrozenTarget
 from draftline.spec.train_draft.packing import pack
 from draftline.spec.train_draft.samples import Sample
 
@@ -70,7 +70,7 @@ def served(answers: Iterable[tuple[int, Callable[[int], int]]], draft_tokens: in
     return Acceptance(verifies, tokens, tuple(accepted))
 
 
-def draft_acceptance(draft: Draft, target: Target, samples: Sequence[Sample], draft_tokens: int) -> Acceptance:
+def draft_acceptance(draft: Draft, target: FrozenTarget, samples: Sequence[Sample], draft_tokens: int) -> Acceptance:
     """The acceptance of a draft model on samples whose answers the target wrote greedily."""
     runs = (_runs(agrees) for agrees in _agreement(draft, target, samples))
     return served(((len(run), run.__getitem__) for run in runs), draft_tokens)
@@ -96,7 +96,7 @@ def _ngram_right(sample: Sample, draft_tokens: int, max_ngram: int) -> Callable[
 
 
 @torch.no_grad()
-def _agreement(draft: Draft, target: Target, samples: Sequence[Sample]) -> Iterable[list[bool]]:
+def _agreement(draft: Draft, target: FrozenTarget, samples: Sequence[Sample]) -> Iterable[list[bool]]:
     """For each answer token, whether the draft model's greedy token equals it, given the target's text before it."""
     device, dtype = target.head.device, target.head.dtype
     for first in range(0, len(samples), _BATCH):

@@ -55,7 +55,7 @@ class DecoderLayers(nn.Module):
         return normed, states
 
 
-class Target(nn.Module):
+class FrozenTarget(nn.Module):
     """The frozen target model, for its logits.
 
     Args:
@@ -112,14 +112,14 @@ class Draft(nn.Module):
 
     embedding: Tensor
 
-    def __init__(self, target: Target, config: ModelConfig) -> None:
+    def __init__(self, target: FrozenTarget, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.register_buffer("embedding", target.embedding, persistent=False)
         self.layers = DecoderLayers(config, target.layers.rope).to(target.embedding.device)
 
     @classmethod
-    def from_layers(cls, target: Target, indices: Sequence[int]) -> Draft:
+    def from_layers(cls, target: FrozenTarget, indices: Sequence[int]) -> Draft:
         """A draft model whose layers start as copies of these layers of the target."""
         draft = cls(target, draft_config(target.config, indices))
         weights = target.layers.state_dict()
@@ -135,7 +135,7 @@ class Draft(nn.Module):
         return draft
 
     @classmethod
-    def from_checkpoint(cls, target: Target, checkpoint: Checkpoint) -> Draft:
+    def from_checkpoint(cls, target: FrozenTarget, checkpoint: Checkpoint) -> Draft:
         """A trained draft model. Weights that it shares with the target are not read from the checkpoint."""
         draft = cls(target, checkpoint.config)
         names = draft.layers.state_dict()

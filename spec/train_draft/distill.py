@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from draftline.spec.train_draft.decoder import Draft, Target
+from draftline.spec.train_draft.decoder import Draft, FrozenTarget
 from draftline.spec.train_draft.packing import Packed, batches, pack
 from draftline.spec.train_draft.samples import Sample
 
@@ -83,7 +83,7 @@ class TrainingProgress:
 
 
 def train(
-    target: Target,
+    target: FrozenTarget,
     draft: Draft,
     samples: Sequence[Sample],
     schedule: Schedule,

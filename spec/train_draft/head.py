@@ -27,7 +27,7 @@ from draftline.models.heads.checkpoint import HeadCheckpoint
 from draftline.models.heads.config import HeadConfig
 from draftline.models.rope import rope_table
 from draftline.spec.train_draft.acceptance import Acceptance, served
-from draftline.spec.train_draft.decoder import GatedMlp, Norm, Target, rotated
+from draftline.spec.train_draft.decoder import FrozenTarget, GatedMlp, Norm, rotated
 from draftline.spec.train_draft.draft_loss import draft_losses
 from draftline.spec.train_draft.packing import Packed, pack
 from draftline.spec.train_draft.samples import Sample
@@ -57,7 +57,7 @@ class TrainedHead(nn.Module):
     rope: Tensor
     target_ids: Tensor
 
-    def __init__(self, target: Target, config: HeadConfig, target_ids: Tensor) -> None:
+    def __init__(self, target: FrozenTarget, config: HeadConfig, target_ids: Tensor) -> None:
         super().__init__()
         self.config = config
         layer, hidden = config.layer, config.layer.hidden_size
@@ -127,7 +127,7 @@ class TrainedParallelHead(TrainedHead):
     Its entries of a later step stand for drafts whose tokens and hidden states are not known.
     """
 
-    def __init__(self, target: Target, config: HeadConfig, target_ids: Tensor) -> None:
+    def __init__(self, target: FrozenTarget, config: HeadConfig, target_ids: Tensor) -> None:
         super().__init__(target, config, target_ids)
         self.lm_head.requires_grad_(False)
         masks = torch.randn(config.parallel_drafts - 1, config.layer.hidden_size, device=self.embedding.device)
@@ -140,13 +140,13 @@ class TrainedParallelHead(TrainedHead):
         return self.mask_embedding[step - 1].expand_as(embedded), fused.roll(step, dims=1)
 
 
-def head_of(target: Target, config: HeadConfig, target_ids: Tensor) -> TrainedHead:
+def head_of(target: FrozenTarget, config: HeadConfig, target_ids: Tensor) -> TrainedHead:
     """An untrained head of its kind."""
     kind = TrainedParallelHead if config.parallel_drafts > 1 else TrainedHead
     return kind(target, config, target_ids)
 
 
-def trained_head(target: Target, checkpoint: HeadCheckpoint) -> TrainedHead:
+def trained_head(target: FrozenTarget, checkpoint: HeadCheckpoint) -> TrainedHead:
     """A trained head of a kind that `new_head` makes."""
     head = head_of(target, checkpoint.config, checkpoint.target_ids.to(target.embedding.device))
     for name, weight in head.weights().items():
@@ -279,7 +279,9 @@ def new_config(target: ModelConfig, layers: Sequence[int], vocab: int, size: Hea
     )
 
 
-def new_head(target: Target, layers: Sequence[int], target_ids: Tensor, size: HeadSize = HeadSize()) -> TrainedHead:
+def new_head(
+    target: FrozenTarget, layers: Sequence[int], target_ids: Tensor, size: HeadSize = HeadSize()
+) -> TrainedHead:
     """An untrained head for a target; ``target_ids`` are the tokens that it can draft, ascending. See `new_config`."""
     return head_of(target, new_config(target.config, layers, len(target_ids), size), target_ids)
 
@@ -291,7 +293,7 @@ def frequent_tokens(samples: Iterable[Sample], vocab: int, count: int) -> Tensor
     return found.sort(descending=True, stable=True).indices[:count].sort().values
 
 
-def head_loss(head: TrainedHead, target: Target, packed: Packed, steps: int) -> Tensor:
+def head_loss(head: TrainedHead, target: FrozenTarget, packed: Packed, steps: int) -> Tensor:
     """How far the head is from the target's distribution, over the unrolled steps; a scalar.
 
     The target's distribution is over its whole vocabulary. Tokens that the head cannot draft count for nothing.
@@ -323,7 +325,9 @@ def first_drafts(head: TrainedHead, packed: Packed, states: Sequence[Tensor]) ->
     return logits.float(), valid
 
 
-def head_acceptance(head: TrainedHead, target: Target, samples: Sequence[Sample], draft_tokens: int) -> Acceptance:
+def head_acceptance(
+    head: TrainedHead, target: FrozenTarget, samples: Sequence[Sample], draft_tokens: int
+) -> Acceptance:
     """The acceptance of a head on samples whose answers the target wrote greedily."""
     runs = [_right(agrees, count) for agrees, count in _agreement(head, target, samples, draft_tokens)]
     return served(((len(run), run.__getitem__) for run in runs), draft_tokens)
@@ -331,7 +335,7 @@ def head_acceptance(head: TrainedHead, target: Target, samples: Sequence[Sample]
 
 @torch.no_grad()
 def _agreement(
-    head: TrainedHead, target: Target, samples: Sequence[Sample], steps: int
+    head: TrainedHead, target: FrozenTarget, samples: Sequence[Sample], steps: int
 ) -> Iterable[tuple[list[list[bool]], int]]:
     """For each sample, by step and answer token, whether that step drafts that token; and the answer's length."""
     device, dtype = target.head.device, target.head.dtype

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftline.spec.train_draft.decoder import Target
+from draftline.spec.train_draft.decoder import FrozenTarget
 from draftline.spec.train_draft.head import TrainedHead, first_drafts
 from draftline.spec.train_draft.packing import pack
 from draftline.spec.train_draft.samples import Sample
@@ -29,7 +29,7 @@ _SAMPLES, _POSITIONS = 16, 256
 
 
 @torch.no_grad()
-def best_sharpness(head: TrainedHead, target: Target, samples: Sequence[Sample]) -> float:
+def best_sharpness(head: TrainedHead, target: FrozenTarget, samples: Sequence[Sample]) -> float:
     """The factor with which most first drafts are the target's tokens at temperature 1.
 
     Args:

@@ -37,14 +37,14 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class Concatenation:
     """The parts one after the other; no parts are the empty text."""
 
     parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Alternation:
     """Any of the options."""
 
     options: tuple[Expression, ...]
@@ -59,7 +59,7 @@ class Times:
     high: int | None
 
 
-Expression = Character | Rule | Sequence | Options | Times
+Expression = Character | Rule | Concatenation | Alternation | Times
 
 _DEFINITION: Final = re.compile(r"""(?:^|[\r\n])[^\S\r\n]*[^\s"'/:#|]+\s*::=""")
 _TOKEN: Final = re.compile(
@@ -137,7 +137,7 @@ class _Reader:
         while self._is_sign("|"):
             self._next += 1
             options.append(self._sequence(depth))
-        return options[0] if len(options) == 1 else Options(tuple(options))
+        return options[0] if len(options) == 1 else Alternation(tuple(options))
 
     def _sequence(self, depth: int) -> Expression:
         parts: list[Expression] = []
@@ -152,14 +152,14 @@ class _Reader:
             else:
                 raise self._error(token.start(), "nothing stands before the repetition")
             repeated = counts is not None
-        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+        return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
     def _part(self, token: re.Match[str], depth: int) -> Expression:
         self._next += 1
         if token["name"] is not None:
             return Rule(token["name"])
         if token["text"] is not None:
-            return Sequence(tuple(Character(charset.of(one)) for one, _ in self._characters(token, "text")))
+            return Concatenation(tuple(Character(charset.of(one)) for one, _ in self._characters(token, "text")))
         if token["set"] is not None:
             return Character(self._set(token))
         if token["sign"] == ".":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import count, takewhile
 from typing import Final
 
-from draftline.structured.grammar.ebnf import Expression, Options, Rule, Sequence, Times
+from draftline.structured.grammar.ebnf import Alternation, Concatenation, Expression, Rule, Times
 
 _FEW: Final = 100
 """So many options are left as they are written."""
@@ -33,17 +33,17 @@ def left_factored(rules: Mapping[str, Expression]) -> dict[str, Expression]:
         return Rule(name)
 
     def of(expression: Expression, depth: int) -> Expression:
-        if depth > _DEEP and isinstance(expression, Options | Times):
+        if depth > _DEEP and isinstance(expression, Alternation | Times):
             return rule_of([(expression,)])
         match expression:
-            case Sequence(parts):
-                return Sequence(tuple(of(part, depth) for part in parts))
+            case Concatenation(parts):
+                return Concatenation(tuple(of(part, depth) for part in parts))
             case Times(part, low, high):
                 return Times(of(part, depth + 1), low, high)
-            case Options(options) if len(options) > _FEW:
+            case Alternation(options) if len(options) > _FEW:
                 return grouped(list(dict.fromkeys(map(_parts, options))), depth + 1)
-            case Options(options):
-                return Options(tuple(of(option, depth + 1) for option in options))
+            case Alternation(options):
+                return Alternation(tuple(of(option, depth + 1) for option in options))
         return expression
 
     def grouped(options: list[_Parts], depth: int) -> Expression:
@@ -51,17 +51,17 @@ def left_factored(rules: Mapping[str, Expression]) -> dict[str, Expression]:
         for option in options:
             groups.setdefault(option[:1], []).append(option)
         joined = tuple(join(group, depth) for group in groups.values())
-        return joined[0] if len(joined) == 1 else Options(joined)
+        return joined[0] if len(joined) == 1 else Alternation(joined)
 
     def join(group: list[_Parts], depth: int) -> Expression:
         first = group[0]
         if len(group) == 1:
-            return of(Sequence(first), depth)
+            return of(Concatenation(first), depth)
         shared = sum(
             1 for _ in takewhile(lambda column: column.count(column[0]) == len(column), zip(*group, strict=False))
         )
         rest = rule_of([option[shared:] for option in group])
-        return Sequence((of(Sequence(first[:shared]), depth), rest))
+        return Concatenation((of(Concatenation(first[:shared]), depth), rest))
 
     for current, options in waiting:
         found[current] = grouped(options, 0)
@@ -70,6 +70,6 @@ def left_factored(rules: Mapping[str, Expression]) -> dict[str, Expression]:
 
 def _parts(expression: Expression) -> _Parts:
     """The parts of a sequence one after the other, without sequences inside it."""
-    if not isinstance(expression, Sequence):
+    if not isinstance(expression, Concatenation):
         return (expression,)
     return tuple(one for part in expression.parts for one in _parts(part))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from draftline.structured.grammar.ebnf import ROOT, Character, Expression, Options, Rule, Sequence, Times
+from draftline.structured.grammar.ebnf import ROOT, Alternation, Character, Concatenation, Expression, Rule, Times
 from draftline.structured.grammar.ebnf_factoring import left_factored
 from draftline.structured.regular import syntax
 
@@ -47,9 +47,9 @@ def ebnf_regex(rules: Mapping[str, Expression], max_nodes: int) -> str | None:
                 return syntax.Chars(characters)
             case Rule(name):
                 return of_rule(name)
-            case Sequence(parts):
+            case Concatenation(parts):
                 return syntax.seq(*all_of(parts))
-            case Options(options):
+            case Alternation(options):
                 return syntax.alt(all_of(options))
             case Times(part, low, high):
                 return syntax.repeat(of(part), low, high)
@@ -75,9 +75,9 @@ def ebnf_lark(rules: Mapping[str, Expression]) -> str:
                 return f"/{syntax.to_regex(syntax.Chars(characters))}/"
             case Rule(name):
                 return names[name]
-            case Sequence(parts):
+            case Concatenation(parts):
                 return " ".join(map(of, parts)) or '""'
-            case Options(options):
+            case Alternation(options):
                 return f"({' | '.join(map(of, options))})"
             case Times(part, low, high):
                 return f"({of(part)}){{{low},{'' if high is None else high}}}"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from draftline.structured.grammar.ebnf import Expression, Options, Rule, Sequence, Times
+from draftline.structured.grammar.ebnf import Alternation, Concatenation, Expression, Rule, Times
 
-_EMPTY: Final = Sequence(())
+_EMPTY: Final = Concatenation(())
 
 
 def with_loops(rules: Mapping[str, Expression]) -> dict[str, Expression]:
@@ -22,7 +22,7 @@ def with_loops(rules: Mapping[str, Expression]) -> dict[str, Expression]:
     found = {}
     for name, body in rules.items():
         before, others = _split(body, name)
-        found[name] = body if before is None or others is None else Sequence((Times(before, 0, None), others))
+        found[name] = body if before is None or others is None else Concatenation((Times(before, 0, None), others))
     return found
 
 
@@ -31,20 +31,20 @@ def _split(body: Expression, name: str) -> tuple[Expression | None, Expression |
     match body:
         case Rule(other) if other == name:
             return _EMPTY, None
-        case Options(options):
+        case Alternation(options):
             parts = [_split(option, name) for option in options]
             return _any_of(part for part, _ in parts), _any_of(part for _, part in parts)
         case Times(part, 0, 1):
             before, others = _split(part, name)
             return before, body if before is None else _any_of((others, _EMPTY))
-        case Sequence((*start, end)):
+        case Concatenation((*start, end)):
             before, others = _split(end, name)
             if before is None:
                 return None, body
-            return Sequence((*start, before)), None if others is None else Sequence((*start, others))
+            return Concatenation((*start, before)), None if others is None else Concatenation((*start, others))
     return None, body
 
 
 def _any_of(parts: Iterable[Expression | None]) -> Expression | None:
     known = tuple(part for part in parts if part is not None)
-    return Options(known) if len(known) > 1 else known[0] if known else None
+    return Alternation(known) if len(known) > 1 else known[0] if known else None

@@ -33,7 +33,7 @@ def dense(row: Row) -> npt.NDArray[np.int32]:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class TagEnd:
     """The end of a tag.
 
     Attributes:
@@ -66,7 +66,7 @@ class TagNfa:
     rows: Sequence[Row | None]
     inside: Sequence[tuple[int, ...]]
     empty: Mapping[int, Sequence[int]]
-    ends: Mapping[int, Close]
+    ends: Mapping[int, TagEnd]
     columns: Sequence[npt.NDArray[np.integer]]
     first: int
     final: int
@@ -86,7 +86,7 @@ class TagNfa:
         """Whether the text may be in its reasoning."""
         return self.boundary is not None and state[0] < self.boundary
 
-    def step(self, state: Positions, byte: int) -> tuple[Positions, tuple[Close, ...]]:
+    def step(self, state: Positions, byte: int) -> tuple[Positions, tuple[TagEnd, ...]]:
         """The state after a byte, which is empty if the byte cannot follow, and the tags that end with it."""
         reached = self.reached(state, byte)
         return self.arrive(reached), self.closes(reached)
@@ -102,7 +102,7 @@ class TagNfa:
                     reached.append(target)
         return reached
 
-    def closes(self, reached: Iterable[int]) -> tuple[Close, ...]:
+    def closes(self, reached: Iterable[int]) -> tuple[TagEnd, ...]:
         """The tags that end at these positions."""
         return tuple(dict.fromkeys(self.ends[position] for position in reached if position in self.ends))
 

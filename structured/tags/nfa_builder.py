@@ -31,7 +31,7 @@ from draftline.structured.language import (
 )
 from draftline.structured.tags.form import REASONING
 from draftline.structured.tags.free_text import FreeText, free_text
-from draftline.structured.tags.nfa import Close, Row, TagNfa
+from draftline.structured.tags.nfa import Row, TagEnd, TagNfa
 from draftline.structured.tags.special import NO_NAMES, SpecialNames, special_bytes
 
 
@@ -58,7 +58,7 @@ class NfaBuilder:
         self._rows: list[Row | None] = []
         self._inside: list[tuple[int, ...]] = []
         self._empty: defaultdict[int, list[int]] = defaultdict(list)
-        self._ends: dict[int, Close] = {}
+        self._ends: dict[int, TagEnd] = {}
         self._columns: list[npt.NDArray[np.integer]] = []  # some are rows themselves, and so change with them
         self._boundary: int | None = None
         self._around: tuple[int, ...] = ()
@@ -257,7 +257,7 @@ class NfaBuilder:
             self._inside[end] = outside
             if mark:
                 self._inside[last] = outside
-                self._ends[last] = Close(number, len(mark))
+                self._ends[last] = TagEnd(number, len(mark))
             ends.append(end)
         self._around = outside
         end = self._join(ends)

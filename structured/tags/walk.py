@@ -15,7 +15,7 @@ from draftline.structured.grammar.scan import GrammarScan
 from draftline.structured.language import Form, Leaf
 from draftline.structured.tags.form import REASONING, leaves, size
 from draftline.structured.tags.json_scan import JsonScan
-from draftline.structured.tags.nfa import Close, Positions
+from draftline.structured.tags.nfa import Positions, TagEnd
 from draftline.structured.tags.nfa_builder import NfaBuilder
 from draftline.structured.tags.span import TagSpan
 
@@ -69,7 +69,7 @@ class _Node:
         self.inside = frozenset[int]().union(*inside)
         self.surely = frozenset[int]() if not inside else inside[0].intersection(*inside)
         self.lasts = lasts
-        self.moves: dict[int, tuple[_Node, tuple[Close, ...]]] = {}
+        self.moves: dict[int, tuple[_Node, tuple[TagEnd, ...]]] = {}
         # The states behind pieces of text in which no tag begins or ends; None behind others.
         self.pieces: dict[str, _Node | None] = {}
 
@@ -98,7 +98,7 @@ class TagReader:
         """The walk of a new output."""
         return TagWalk(self, self._node(self._nfa.start, ()))
 
-    def step(self, node: _Node, byte: int) -> tuple[_Node, tuple[Close, ...]]:
+    def step(self, node: _Node, byte: int) -> tuple[_Node, tuple[TagEnd, ...]]:
         """The state after a byte, and the tags that end with it."""
         move = node.moves.get(byte)
         if move is not None:
@@ -209,7 +209,7 @@ class TagWalk:
                 self._turn(closes, node.inside)
         self._node = node
 
-    def _turn(self, closes: tuple[Close, ...], inside: frozenset[int]) -> None:
+    def _turn(self, closes: tuple[TagEnd, ...], inside: frozenset[int]) -> None:
         for close in closes:
             start = self.begun.pop(close.tag, None)
             if start is not None:

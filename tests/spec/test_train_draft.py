@@ -22,7 +22,7 @@ from draftline.models.errors import ModelLoadError
 from draftline.models.families import config_from_hf
 from draftline.quant.tensor import RawTensor
 from draftline.spec.train_draft import words
-from draftline.spec.train_draft.decoder import Draft, Target
+from draftline.spec.train_draft.decoder import Draft, FrozenTarget
 from draftline.spec.train_draft.distill import Schedule, kl_to_target, rate_at, train
 from draftline.spec.train_draft.packing import batches, pack
 from draftline.spec.train_draft.prompts import Prompts
@@ -86,8 +86,8 @@ def reference(name: str) -> transformers.PreTrainedModel:
     return model
 
 
-def target(name: str = "llama-tied") -> Target:
-    return Target(StateDictCheckpoint(reference(name)), torch.float32, CPU)
+def target(name: str = "llama-tied") -> FrozenTarget:
+    return FrozenTarget(StateDictCheckpoint(reference(name)), torch.float32, CPU)
 
 
 def some_samples(count: int, seed: int = 0, split: Split = Split.TRAIN) -> list[Sample]:
@@ -103,7 +103,7 @@ def some_samples(count: int, seed: int = 0, split: Split = Split.TRAIN) -> list[
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_equal_transformers(name: str) -> None:
     expected_model, samples = reference(name), some_samples(5)
-    model = Target(StateDictCheckpoint(expected_model), torch.float32, CPU)
+    model = FrozenTarget(StateDictCheckpoint(expected_model), torch.float32, CPU)
     logits = F.linear(model.hidden(pack(samples, CPU)), model.head)
     expected = []
     with torch.inference_mode():
@@ -119,7 +119,7 @@ def test_logits_equal_transformers(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama-tied", "mistral"])
 def test_gradients_equal_transformers(name: str) -> None:
     expected_model, samples = reference(name), some_samples(3)
-    model = Target(StateDictCheckpoint(expected_model), torch.float32, CPU)
+    model = FrozenTarget(StateDictCheckpoint(expected_model), torch.float32, CPU)
     draft = Draft.from_layers(model, range(3))
     packed = pack(samples, CPU)
     F.cross_entropy(F.linear(draft.hidden(packed), model.head), packed.answers, reduction="sum").backward()
@@ -187,7 +187,7 @@ def test_the_loss_and_its_gradient_are_those_of_autograd(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_training_lowers_the_loss_and_leaves_the_target_alone(dtype: torch.dtype) -> None:
-    model = Target(StateDictCheckpoint(reference("llama-tied")), dtype, CPU)
+    model = FrozenTarget(StateDictCheckpoint(reference("llama-tied")), dtype, CPU)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     draft = Draft.from_layers(model, [0, 2])
     schedule = Schedule(epochs=8, batch_tokens=256, learning_rate=3e-3, pauses=4)

@@ -14,7 +14,7 @@ from random_checkpoint import llama
 from draftline.kernels.reference.ngram import continuation
 from draftline.models.checkpoints.dummy import DummyCheckpoint
 from draftline.spec.train_draft.acceptance import Acceptance, draft_acceptance, ngram_acceptance, served
-from draftline.spec.train_draft.decoder import Draft, Target
+from draftline.spec.train_draft.decoder import Draft, FrozenTarget
 from draftline.spec.train_draft.packing import pack
 from draftline.spec.train_draft.samples import Kind, Sample, Split
 
@@ -73,7 +73,7 @@ def test_ngram(draft_tokens: int) -> None:
     ("draft_tokens", "count"), [(4, 12), *(pytest.param(tokens, 40, marks=pytest.mark.slow) for tokens in (1, 4))]
 )
 def test_draft_model(draft_tokens: int, count: int) -> None:
-    target = Target(DummyCheckpoint(CONFIG), torch.float32, torch.device("cpu"))
+    target = FrozenTarget(DummyCheckpoint(CONFIG), torch.float32, torch.device("cpu"))
     with torch.no_grad():
         for parameter in target.layers.parameters():
             parameter.mul_(12 if parameter.ndim == 2 else 1)
@@ -93,7 +93,7 @@ def test_draft_model(draft_tokens: int, count: int) -> None:
 
 
 def test_the_target_itself_accepts_everything() -> None:
-    target = Target(DummyCheckpoint(CONFIG), torch.float32, torch.device("cpu"))
+    target = FrozenTarget(DummyCheckpoint(CONFIG), torch.float32, torch.device("cpu"))
     draft = Draft.from_layers(target, [0, 1, 2])
     samples = [written(target, s) for s in repetitive_samples(3)]
     found = draft_acceptance(draft, target, samples, 4)
@@ -114,14 +114,14 @@ def test_lengths_and_rates() -> None:
     assert found.rates == pytest.approx((1 / 3, 1 / 3, 0, 0))
 
 
-def greedy(model: Draft | Target, target: Target, known: list[int]) -> int:
+def greedy(model: Draft | FrozenTarget, target: FrozenTarget, known: list[int]) -> int:
     tokens = np.array([*known, 0], np.int32)
     packed = pack([Sample(tokens, len(known), Kind.GENERAL, Split.REPORT)], torch.device("cpu"))
     with torch.no_grad():
         return int(F.linear(model.hidden(packed), target.head).argmax(-1))
 
 
-def written(target: Target, sample: Sample) -> Sample:
+def written(target: FrozenTarget, sample: Sample) -> Sample:
     """The prompt of the sample, with the target's own answer."""
     text = sample.tokens[: sample.prompt_len].tolist()
     while len(text) < min(len(sample.tokens), 40):

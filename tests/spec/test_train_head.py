@@ -23,7 +23,7 @@ from draftline.models.heads.folder import write_head_folder
 from draftline.spec.drafter import DraftChunk, DraftRows
 from draftline.spec.train_draft import sharpness
 from draftline.spec.train_draft.acceptance import Acceptance
-from draftline.spec.train_draft.decoder import Target
+from draftline.spec.train_draft.decoder import FrozenTarget
 from draftline.spec.train_draft.distill import Optimiser, Schedule, optimise
 from draftline.spec.train_draft.draft_loss import draft_losses
 from draftline.spec.train_draft.head import (
@@ -51,11 +51,11 @@ def checkpoint() -> RandomCheckpoint:
 
 
 @pytest.fixture(scope="module")
-def target(checkpoint: RandomCheckpoint) -> Target:
-    return Target(checkpoint, torch.float32, CPU)
+def target(checkpoint: RandomCheckpoint) -> FrozenTarget:
+    return FrozenTarget(checkpoint, torch.float32, CPU)
 
 
-def answered(target: Target, count: int, seed: int, length: int = 24) -> list[Sample]:
+def answered(target: FrozenTarget, count: int, seed: int, length: int = 24) -> list[Sample]:
     """Random prompts with the target's greedy answers."""
     draw = random.Random(seed)
     samples = []
@@ -71,11 +71,11 @@ def answered(target: Target, count: int, seed: int, length: int = 24) -> list[Sa
 
 
 @pytest.fixture(scope="module")
-def samples(target: Target) -> list[Sample]:
+def samples(target: FrozenTarget) -> list[Sample]:
     return answered(target, 24, seed=1)
 
 
-def fresh(target: Target, samples: list[Sample], vocab: int = 40) -> TrainedHead:
+def fresh(target: FrozenTarget, samples: list[Sample], vocab: int = 40) -> TrainedHead:
     torch.manual_seed(0)
     return new_head(target, LAYERS, frequent_tokens(samples, 61, vocab))
 
@@ -99,7 +99,7 @@ def entries(token_ids: Tensor, start: int) -> Batch:
 
 @torch.inference_mode()
 def test_unrolled_steps_are_the_rounds_that_the_engine_drafts(
-    target: Target, checkpoint: RandomCheckpoint, samples: list[Sample], tmp_path: Path
+    target: FrozenTarget, checkpoint: RandomCheckpoint, samples: list[Sample], tmp_path: Path
 ) -> None:
     """Of sequences of several lengths, at every position: each step continues from the head's own output before it."""
     head, steps = fresh(target, samples), 3
@@ -132,7 +132,7 @@ def test_unrolled_steps_are_the_rounds_that_the_engine_drafts(
 
 @torch.inference_mode()
 def test_an_eight_bit_projection_is_read_back(
-    target: Target, checkpoint: RandomCheckpoint, samples: list[Sample], tmp_path: Path
+    target: FrozenTarget, checkpoint: RandomCheckpoint, samples: list[Sample], tmp_path: Path
 ) -> None:
     head = fresh(target, samples)
     write_head_folder(tmp_path, head.config, head.weights(), head.target_ids, fp8_projection=True)
@@ -151,7 +151,7 @@ def test_an_eight_bit_projection_is_read_back(
     torch.testing.assert_close(logits, kept.logits(hidden), rtol=1e-4, atol=1e-4)
 
 
-def test_a_head_starts_from_another_with_other_tokens(target: Target) -> None:
+def test_a_head_starts_from_another_with_other_tokens(target: FrozenTarget) -> None:
     trained = new_head(target, LAYERS, torch.tensor([1, 4, 5, 30]))
     for weight in trained.weights().values():
         weight += torch.randn_like(weight)
@@ -170,7 +170,7 @@ SIZES = {"one after the other": HeadSize(), "parallel": HeadSize(3, 2, 40)}
 @pytest.mark.parametrize("kind", SIZES)
 @torch.inference_mode()
 def test_drafts_are_those_that_training_predicts(
-    target: Target, checkpoint: RandomCheckpoint, samples: list[Sample], tmp_path: Path, kind: str
+    target: FrozenTarget, checkpoint: RandomCheckpoint, samples: list[Sample], tmp_path: Path, kind: str
 ) -> None:
     """The drafter's rounds of a saved head, behind every token of a text that the head continues for itself."""
     torch.manual_seed(0)
@@ -213,7 +213,9 @@ def test_drafts_are_those_that_training_predicts(
 
 
 @pytest.mark.parametrize("kind", ["one after the other", pytest.param("parallel", marks=pytest.mark.slow)])
-def test_a_few_steps_lower_the_loss_and_raise_the_acceptance(target: Target, samples: list[Sample], kind: str) -> None:
+def test_a_few_steps_lower_the_loss_and_raise_the_acceptance(
+    target: FrozenTarget, samples: list[Sample], kind: str
+) -> None:
     torch.manual_seed(0)
     head = new_head(target, LAYERS, frequent_tokens(samples, 61, 40), SIZES[kind])
     before = head_acceptance(head, target, samples, 3)
@@ -276,7 +278,7 @@ def test_the_loss_of_drafts_prefers_acceptance_to_entropy() -> None:
     assert acceptance(logits.detach().softmax(-1)) > acceptance(wanted.mean(0)) + 0.01
 
 
-def test_a_training_in_two_runs_is_one(target: Target, samples: list[Sample]) -> None:
+def test_a_training_in_two_runs_is_one(target: FrozenTarget, samples: list[Sample]) -> None:
     schedule = Schedule(epochs=3, batch_tokens=200, pauses=3)
 
     def loss_of(head: TrainedHead, packed: Packed) -> Tensor:
@@ -308,7 +310,7 @@ def test_a_training_in_two_runs_is_one(target: Target, samples: list[Sample]) ->
         assert torch.equal(weight, second.weights()[name])
 
 
-def test_the_time_limit_counts_all_runs(target: Target, samples: list[Sample]) -> None:
+def test_the_time_limit_counts_all_runs(target: FrozenTarget, samples: list[Sample]) -> None:
     head = fresh(target, samples)
     schedule = Schedule(epochs=3, batch_tokens=200, pauses=3, seconds=1000.0)
     begun, going_on = Optimiser(head, CPU), Optimiser(head, CPU)
@@ -326,7 +328,7 @@ def test_the_most_frequent_tokens_can_be_drafted() -> None:
     assert frequent_tokens(samples, 61, 5).tolist() == [0, 3, 5, 9, 60]
 
 
-def test_acceptance_counts_whole_rounds(target: Target, samples: list[Sample]) -> None:
+def test_acceptance_counts_whole_rounds(target: FrozenTarget, samples: list[Sample]) -> None:
     """A head that is always right is accepted in full, and one that never is decides a token a round."""
 
     class Told(TrainedHead):
@@ -360,7 +362,7 @@ def served_in_full(answer_len: int, drafts: int) -> Acceptance:
 
 @pytest.mark.parametrize(("flattened", "expected"), [(1.0, 1.0), (1.2, 1.2), (2.0, 1.3)])
 def test_the_sharpness_is_that_with_which_most_drafts_are_right(
-    target: Target, samples: list[Sample], flattened: float, expected: float, monkeypatch: pytest.MonkeyPatch
+    target: FrozenTarget, samples: list[Sample], flattened: float, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A head that knows the target's distribution, but for its sharpness."""
     head = new_head(target, LAYERS, torch.arange(61))
@@ -374,7 +376,9 @@ def test_the_sharpness_is_that_with_which_most_drafts_are_right(
 
 
 @torch.inference_mode()
-def test_a_sharper_head_has_larger_logits_and_the_same_greedy_drafts(target: Target, samples: list[Sample]) -> None:
+def test_a_sharper_head_has_larger_logits_and_the_same_greedy_drafts(
+    target: FrozenTarget, samples: list[Sample]
+) -> None:
     head, packed = fresh(target, samples), pack(samples[:2], CPU)
     _, states = target.hidden_and_states(packed, LAYERS)
     before, valid = first_drafts(head, packed, states)

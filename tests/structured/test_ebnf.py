@@ -14,11 +14,11 @@ from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.ebnf import (
     MAX_NESTING,
     ROOT,
+    Alternation,
     Character,
+    Concatenation,
     Expression,
-    Options,
     Rule,
-    Sequence,
     Times,
     is_ebnf,
 )
@@ -201,14 +201,14 @@ def _random_rules(source: random.Random) -> dict[str, Expression]:
     def expression(depth: int) -> Expression:
         kind = source.randrange(6 if depth else 2)
         if kind == 0:
-            return Sequence(tuple(_character(one) for one in source.choice(["a", "b", "ab", "ba", "aab", ""])))
+            return Concatenation(tuple(_character(one) for one in source.choice(["a", "b", "ab", "ba", "aab", ""])))
         if kind == 1:
             return Rule(source.choice(names)) if source.random() < 0.4 else _character(source.choice(["a", "b", "ab"]))
         if kind == 2:
             low = source.randrange(2)
             return Times(expression(depth - 1), low, source.choice([None, low + 1]))
         parts = tuple(expression(depth - 1) for _ in range(source.randint(2, 3)))
-        return Options(parts) if kind == 3 else Sequence(parts)
+        return Alternation(parts) if kind == 3 else Concatenation(parts)
 
     return {name: expression(3) for name in names}
 
@@ -223,9 +223,9 @@ def _text(expression: Expression) -> str:
             return f"[{chr(low)}-{chr(high)}]"
         case Rule(name):
             return name
-        case Sequence(parts):
+        case Concatenation(parts):
             return f"({' '.join(map(_text, parts))})"
-        case Options(options):
+        case Alternation(options):
             return f"({' | '.join(map(_text, options))})"
         case Times(part, low, high):
             return f"({_text(part)}){{{low},{'' if high is None else high}}}"
@@ -243,12 +243,12 @@ def _derives(rules: Mapping[str, Expression], text: str) -> bool:
                 return frozenset([at + 1] if fits else [])
             case Rule(name):
                 return known.setdefault((name, at), frozenset())
-            case Sequence(parts):
+            case Concatenation(parts):
                 here = frozenset([at])
                 for part in parts:
                     here = frozenset(end for start in here for end in ends(part, start))
                 return here
-            case Options(options):
+            case Alternation(options):
                 return frozenset(end for option in options for end in ends(option, at))
             case Times(part, low, high):
                 here, found = frozenset([at]), set[int]()

@@ -31,7 +31,7 @@ from draftline.engine.server.in_flight import counted
 from draftline.engine.server.state import ServerState
 
 
-class Answer(StreamedAnswer, Protocol):
+class EndpointAnswer(StreamedAnswer, Protocol):
     """The answer of an endpoint, streamed or whole."""
 
     def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Endpoint:
     about: str
     body: type[Generating]
     wanted: Callable[[Any, EngineClient, int], list[Wanted]]
-    answer: Callable[[Any, Generation, EngineClient, str], Answer]
+    answer: Callable[[Any, Generation, EngineClient, str], EndpointAnswer]
     default_max_tokens: int | None = None
     full_status: int = 429
 

@@ -19,7 +19,7 @@ from draftline.engine.llm import LLM
 from draftline.engine.training.config import TrainDraftConfig
 from draftline.engine.training.samples import SamplePlan, trained_tokens, write_samples
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
-from draftline.spec.train_draft.decoder import Draft, Target
+from draftline.spec.train_draft.decoder import Draft, FrozenTarget
 from draftline.spec.train_draft.packing import pack
 from draftline.spec.train_draft.samples import Kind, Sample, Samples, Split, ends_in_loop
 
@@ -116,7 +116,7 @@ def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, train
 def test_a_saved_draft_gives_its_logits_again(target: Path, trained: Trained) -> None:
     assert trained.result.exit_code == 0, trained.result.output
     checkpoint = open_checkpoint(str(target))
-    model = Target(checkpoint, torch.float32, torch.device("cpu"))
+    model = FrozenTarget(checkpoint, torch.float32, torch.device("cpu"))
     packed = pack(list(Samples.load(trained.answers))[:4], torch.device("cpu"))
     saved = Draft.from_checkpoint(model, open_draft_checkpoint(str(trained.draft), checkpoint))
     fresh = Draft.from_layers(model, [0, 2])
@@ -139,7 +139,7 @@ def test_samples_are_the_targets_own_answers(target: Path) -> None:
     assert len(lines) >= 2
     trained = {tuple(s.tokens[: s.prompt_len]) for s in parts[Split.TRAIN]}
     assert len(trained) == len(parts[Split.TRAIN])
-    model = Target(open_checkpoint(str(target)), torch.float32, torch.device("cpu"))
+    model = FrozenTarget(open_checkpoint(str(target)), torch.float32, torch.device("cpu"))
     held_out = parts[Split.CHOOSE] + parts[Split.REPORT]
     packed = pack(held_out, torch.device("cpu"))
     assert not any(tuple(s.tokens[: s.prompt_len]) in trained for s in held_out)
