@@ -20,6 +20,7 @@ from draftline.engine.parallel.sizes import Sizes, agree_on_blocks
 from draftline.engine.parallel.target import Target
 from draftline.engine.params import CONSTRAINT_KINDS
 from draftline.engine.protocol import EngineInfo
+from draftline.engine.request.language import Language
 from draftline.engine.runner.capture import Captures
 from draftline.engine.runner.device import cache_explained, device_name, device_uuids, rank_devices, select_device
 from draftline.engine.runner.eager import EagerExecutor
@@ -38,14 +39,10 @@ from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch
 from draftline.kernels.compile_workers import KernelCompileWorkers
 from draftline.kernels.ops import Ops
-from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
-from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.models.work import ModelWork
 from draftline.spec.drafter import Drafter
 from draftline.structured.compiler import ConstraintCompiler
-from draftline.structured.table_cache import cache_folder
-from draftline.structured.vocabulary import ByteVocabulary
 
 if TYPE_CHECKING:
     from draftline.kernels.triton.compile.ahead import CompileAhead
@@ -144,8 +141,9 @@ def _build(
     if ahead is not None:
         mark = _rehearse(loaded, ahead, largest, facts)
     # This is done while other processes compile.
-    language = _Language.of(loaded.tokenizer(), target.shape, config.constraint_cache)
+    language = Language.of(config, loaded.tokenizer(), target.shape)
     undo.callback(language.compiler.close)
+    language.compiler.start()
     prepare(language.compiler)
     if ahead is not None:
         later = _load_kernels(loaded, ahead, mark)
@@ -275,34 +273,10 @@ def _capture(loaded: LoadedParts, parts: ExecutorParts) -> tuple[dict[StepShape,
     return graphs, captures
 
 
-@dataclass(frozen=True, slots=True)
-class _Language:
-    """The parts of an engine that know texts.
-
-    Attributes:
-        tokenizer: the model's.
-        eos_ids: the model's end-of-sequence ids.
-        compiler: compiles constraints for the tokenizer's tokens.
-    """
-
-    tokenizer: Tokenizer
-    eos_ids: tuple[int, ...]
-    compiler: ConstraintCompiler
-
-    @staticmethod
-    def of(tokenizer: Tokenizer, shape: ModelConfig, constraint_cache: str) -> _Language:
-        """Make a compiler for the tokenizer, which starts to prepare constraints in the background."""
-        eos_ids = tokenizer.all_eos_ids(shape)
-        vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
-        compiler = ConstraintCompiler(vocabulary, cache_folder=cache_folder(constraint_cache))
-        compiler.start()
-        return _Language(tokenizer, eos_ids, compiler)
-
-
 def _engine_info(
     target: Target,
     devices: tuple[torch.device, ...],
-    language: _Language,
+    language: Language,
     drafter: Drafter,
     sizes: Sizes,
     memory: MemoryUse,
@@ -315,7 +289,7 @@ def _engine_info(
         config=target.shape,
         eos_token_ids=language.eos_ids,
         quantization=target.model.quantization,
-        dtype=str(target.dtype).removeprefix("torch."),
+        dtype=fingerprint.dtype,
         device=str(target.device),
         max_model_len=sizes.max_model_len,
         max_num_seqs=config.max_num_seqs,

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +21,7 @@ from draftline.engine.drafting.build import DrafterBuilder
 from draftline.engine.parallel.group import RankGroup
 from draftline.engine.parallel.leader import StartedRanks, start_ranks
 from draftline.engine.parallel.target import Target
+from draftline.engine.request.language import configured_tokenizer
 from draftline.engine.runner.device import check_weights
 from draftline.engine.runner.executor import ExecutorParts
 from draftline.engine.runner.memory import memory_explained, taken_bytes
@@ -32,7 +32,7 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.models.loader import open_checkpoint
 from draftline.models.parallel.shard import WHOLE, PartialShard
-from draftline.models.tokenization.tokenizer import Tokenizer, load_tokenizer
+from draftline.models.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from draftline.kernels.triton.compile.ahead import CompileAhead
@@ -128,8 +128,7 @@ def load_parts(
     shape = checkpoint.config
     ranks = start_ranks(config, shape, device)  # they load while this process does
     undo.push(ranks)
-    template = None if config.chat_template is None else Path(config.chat_template)
-    tokenizer = cache(partial(load_tokenizer, config.tokenizer or config.model, shape, template))
+    tokenizer = cache(partial(configured_tokenizer, config, shape))
     if ahead is None or not ahead.missing:
         tokenizer()  # its errors come before the weights are read. Otherwise it is loaded while kernels are compiled
     ops = make_ops(device, config.kernels)

@@ -19,13 +19,11 @@ from draftline.engine.process.engine_process import EngineProcess
 from draftline.engine.process.messages import CommandName
 from draftline.engine.process.placement import Load, Placement
 from draftline.engine.protocol import EngineClient, GenerateRequest, Sink, Submitted
+from draftline.engine.request.language import Language, configured_tokenizer
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.stats import EngineStats, total
 from draftline.models.errors import ModelLoadError
-from draftline.models.tokenization.tokenizer import load_tokenizer
 from draftline.structured.compiler import ConstraintCompiler
-from draftline.structured.table_cache import cache_folder
-from draftline.structured.vocabulary import ByteVocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -58,18 +56,13 @@ class RemoteEngine(EngineClient):
                 undo.callback(replica.abandon)
             for replica in self.replicas:
                 replica.load_model()
-            shapes = [replica.opened() for replica in self.replicas]
+            shape, *_ = [replica.opened() for replica in self.replicas]
             # The processes load the model, while this one prepares what requests need here.
-            template = None if config.chat_template is None else Path(config.chat_template)
-            self.tokenizer = load_tokenizer(config.tokenizer or config.model, shapes[0], template)
-            self.compiler: ConstraintCompiler | None = ConstraintCompiler(
-                ByteVocabulary.of(
-                    self.tokenizer, shapes[0].vocab_size, frozenset(self.tokenizer.all_eos_ids(shapes[0]))
-                ),
-                cache_folder=cache_folder(config.constraint_cache),
-            )
-            undo.callback(self.compiler.close)
-            self.compiler.prepare()
+            language = Language.of(config, configured_tokenizer(config, shape), shape)
+            undo.callback(language.compiler.close)
+            language.compiler.prepare()
+            self.tokenizer = language.tokenizer
+            self.compiler: ConstraintCompiler | None = language.compiler
             for replica in self.replicas:
                 replica.start()
             self._check_alike()

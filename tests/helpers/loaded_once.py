@@ -66,7 +66,7 @@ def loaded_once(*, layers: int | None = None) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("draftline.engine.loading.open_checkpoint", functools.partial(_open, layers=layers))
-        patch.setattr("draftline.engine.loading.load_tokenizer", _tokenizer)
+        patch.setattr("draftline.engine.request.language.load_tokenizer", _tokenizer)
         patch.setattr("draftline.engine.parallel.target.build_model", load)
         if layers is not None:  # the embedded model's head reads the layers of a whole one
             patch.setattr("draftline.engine.build.with_embedded_draft", lambda config: config)
