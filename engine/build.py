@@ -32,7 +32,7 @@ from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShape
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
-from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLines
+from draftline.engine.scheduling.step_log import StepLog
 from draftline.engine.stats import MemoryUse
 from draftline.engine.tools.formats import find_format, find_reasoning
 from draftline.kernels import select_ops
@@ -217,7 +217,7 @@ def _build(
         steps_ahead=steps_ahead,
         compiler=language.compiler,
         work=ModelWork.of(target.model, target.cache_dtype),
-        step_log=StepLines() if config.log_steps else NO_STEP_LOG,
+        step_log=StepLog() if config.log_steps else None,
         kernels_compiling=(lambda: 0) if ahead is None else later.left,
     )
 

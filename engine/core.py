@@ -25,7 +25,7 @@ from draftline.engine.runner.runner import Runner
 from draftline.engine.scheduling.ordering import ORDERS
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
-from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLog
+from draftline.engine.scheduling.step_log import StepLog
 from draftline.engine.scheduling.step_stats import StepStats
 from draftline.engine.stats import EngineStats, StepTimes
 from draftline.engine.streaming.output_state import OutputState
@@ -81,7 +81,7 @@ class Core:
         steps_ahead: int = 0,
         compiler: ConstraintCompiler | None = None,
         work: ModelWork | None = None,
-        step_log: StepLog = NO_STEP_LOG,
+        step_log: StepLog | None = None,
         kernels_compiling: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -97,7 +97,7 @@ class Core:
             steps_ahead: how many steps may be in flight while the next is launched.
             compiler: compiles requests' constraints. The core only keeps it for its callers.
             work: counts the work of its steps; None counts none.
-            step_log: receives each step's plan and time.
+            step_log: logs each step's plan and time; None logs none.
             kernels_compiling: how many kernels are compiled beside the steps.
             clock: gives seconds; steps are timed by it, and requests' ``submitted_at`` must be on it too.
         """
@@ -272,7 +272,7 @@ class Core:
             self._outputs[row.sequence].mark_scheduled(now)
             self.backlog.start(row.sequence.request_id, now)
         self._launched += 1
-        if self._step_log.wanted:
+        if self._step_log is not None:
             self._step_log.planned(self._launched, plan, self._scheduler.stats())
         try:
             earlier = [in_flight.step for in_flight in self._in_flight]
@@ -308,7 +308,8 @@ class Core:
         self._arrived = arrived
         decoding = sum([row.start >= row.sequence.prompt_len for row in rows])
         self._stats.add(rows, decoding, in_flight.step.logits, seconds, now, times)
-        self._step_log.read(in_flight.number, len(rows), seconds, in_flight.host_s)
+        if self._step_log is not None:
+            self._step_log.read(in_flight.number, len(rows), seconds, in_flight.host_s)
         self._policy.observe_step(plan, in_flight.caught_up_tokens, seconds)
         computed = sum([row.count for row in rows])
         self._queue_order.measure(computed, seconds)

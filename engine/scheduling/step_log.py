@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
-
-from typing_extensions import override
 
 from draftline.engine.request.sequence import Plan, Row
 from draftline.engine.scheduling.scheduler import SchedulerStats
@@ -13,45 +10,14 @@ from draftline.engine.scheduling.scheduler import SchedulerStats
 logger = logging.getLogger("draftline.steps")
 
 
-class StepLog(Protocol):
-    """Receives each step twice: when it is planned, and when its results are read."""
+class StepLog:
+    """Logs each step twice: when it is planned, and when its results are read.
 
-    wanted: bool
-    """Whether it reads what it is given. The scheduler's state is only collected for it if so."""
+    The lines have request ids and counts, but no text.
+    """
 
     def planned(self, step: int, plan: Plan, scheduler: SchedulerStats) -> None:
         """A step is about to be launched; ``step`` counts launches from 1."""
-        ...
-
-    def read(self, step: int, rows: int, seconds: float, host_s: float) -> None:
-        """The step has arrived. It took ``seconds``, and the host ``host_s`` to plan and launch it."""
-        ...
-
-
-class NoStepLog(StepLog):
-    """Logs nothing."""
-
-    wanted = False
-
-    @override
-    def planned(self, step: int, plan: Plan, scheduler: SchedulerStats) -> None:
-        return
-
-    @override
-    def read(self, step: int, rows: int, seconds: float, host_s: float) -> None:
-        return
-
-
-class StepLines(StepLog):
-    """A line for each plan and one for each result, by the logger of steps.
-
-    They have request ids and counts, but no text.
-    """
-
-    wanted = True
-
-    @override
-    def planned(self, step: int, plan: Plan, scheduler: SchedulerStats) -> None:
         rows = plan.rows
         decoding = [row for row in rows if row.start >= row.sequence.prompt_len]
         fields = {
@@ -71,13 +37,10 @@ class StepLines(StepLog):
         }
         logger.info("planned", extra={"fields": fields})
 
-    @override
     def read(self, step: int, rows: int, seconds: float, host_s: float) -> None:
+        """The step has arrived. It took ``seconds``, and the host ``host_s`` to plan and launch it."""
         fields = {"step": step, "rows": rows, "ms": round(1e3 * seconds, 3), "host_ms": round(1e3 * host_s, 3)}
         logger.info("read", extra={"fields": fields})
-
-
-NO_STEP_LOG = NoStepLog()
 
 
 def _row(row: Row) -> str:

@@ -15,7 +15,7 @@ from draftline import quant
 from draftline.engine.params import SamplingParams
 from draftline.engine.process.log_format import TextFormatter
 from draftline.engine.runner.peaks import peak_of
-from draftline.engine.scheduling.step_log import StepLines
+from draftline.engine.scheduling.step_log import StepLog
 from draftline.engine.stats import DevicePeak, Utilization, WorkCounts, WorkMeter
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.models.families import build_model
@@ -77,7 +77,7 @@ def test_the_log_has_each_steps_plan_and_time(caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.INFO, "draftline.steps")
     prompt = [1, 2, 3]
     text = alone(prompt, SamplingParams(max_tokens=6, ignore_eos=True)).outputs[0].token_ids
-    client = Client(tiny_core(step_log=StepLines(), token_budget=16, drafter=oracle(2, [prompt + text])))
+    client = Client(tiny_core(step_log=StepLog(), token_budget=16, drafter=oracle(2, [prompt + text])))
     client.submit("a", prompt, SamplingParams(max_tokens=4, ignore_eos=True))
     client.submit("b", range(1, 21), SamplingParams(max_tokens=1, ignore_eos=True))
     client.run()

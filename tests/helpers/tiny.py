@@ -27,7 +27,7 @@ from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.runner.timing import StepClock
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
-from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLog
+from draftline.engine.scheduling.step_log import StepLog
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.engine.tools.output_reader import RequestReader
 from draftline.kernels import select_ops
@@ -81,7 +81,7 @@ def tiny_core(
     reasoning: tuple[str, str] | None = None,
     scheduling: str = "fair",
     work: ModelWork | None = None,
-    step_log: StepLog = NO_STEP_LOG,
+    step_log: StepLog | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Core:
     """A core on the CPU in float32.
