@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import override
 
@@ -24,6 +24,7 @@ from draftline.engine.cache_journal import CacheJournal, JournalReader
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Failed, Update
+from draftline.engine.process.log_format import LogFormat
 from draftline.engine.process.message_socket import MessageSender, MessageSocket
 from draftline.engine.process.messages import (
     CacheChanges,
@@ -51,9 +52,6 @@ from draftline.models.config import ModelConfig
 logger = logging.getLogger(__name__)
 
 _MessageT = TypeVar("_MessageT", Opened, Started)
-
-WORKER = "draftline.engine.process.worker"
-"""The module of the engine process."""
 
 _ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}
 """Variables that the process has unless they are set here. Without a workspace for parts of sums, the vendor's library
@@ -116,10 +114,10 @@ class EngineProcess:
         self,
         config: EngineConfig,
         *,
-        log_level: str = "warning",
-        log_format: Literal["text", "json"] = "text",
-        worker: Sequence[str] = (WORKER,),
-        environment: Mapping[str, str] | None = None,
+        log_level: str,
+        log_format: LogFormat,
+        worker: Sequence[str],
+        environment: Mapping[str, str],
     ) -> None:
         """Start the process, which begins to import torch; `load_model` lets it go on.
 
@@ -135,7 +133,7 @@ class EngineProcess:
             # Without the current directory on the path: it may have modules that hide others (-P).
             command = (sys.executable, "-P", "-m", *worker, str(theirs.fileno()))
             self.process = subprocess.Popen(
-                command, pass_fds=(theirs.fileno(),), env={**_ENVIRONMENT, **os.environ, **(environment or {})}
+                command, pass_fds=(theirs.fileno(),), env={**_ENVIRONMENT, **os.environ, **environment}
             )
         self.connection = MessageSocket(ours)
         self.journal: CacheJournal = _RemoteJournal(lambda: self._send(FollowCache()))

@@ -54,10 +54,12 @@ ERROR_PREFIX = "draftline: error: "
 _RECORD = '{"time": '
 """The beginning of every record of `JsonFormatter`."""
 
-FORMATTERS: Mapping[Literal["text", "json"], type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
+LogFormat = Literal["text", "json"]
+
+FORMATTERS: Mapping[LogFormat, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
 
 
-def start_logging(level: str, form: Literal["text", "json"]) -> None:
+def start_logging(level: str, form: LogFormat) -> None:
     """Make all loggers write to standard error.
 
     In JSON, lines that libraries write to standard error by themselves (gRPC, CUDA, an allocator that fails) become

@@ -12,6 +12,7 @@ from draftline.engine.cache_journal import Event
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Delta, Failed, Finished, PositionLogprobs, Update
+from draftline.engine.process.log_format import LogFormat
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.stats import EngineStats
@@ -29,7 +30,7 @@ class Start:
 
     config: EngineConfig
     log_level: str
-    log_format: Literal["text", "json"]
+    log_format: LogFormat
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Literal
 
 from draftline.engine.config import EngineConfig
-from draftline.engine.process.engine_process import WORKER, EngineProcess
+from draftline.engine.process.engine_process import EngineProcess
+from draftline.engine.process.log_format import LogFormat
 from draftline.kernels.host_gpu import has_gpu
 from draftline.models.errors import ModelLoadError
+
+_WORKER = "draftline.engine.process.worker"
+"""The module of the engine process."""
 
 
 def start_replicas(
@@ -18,8 +21,8 @@ def start_replicas(
     replicas: int = 1,
     *,
     log_level: str = "warning",
-    log_format: Literal["text", "json"] = "text",
-    worker: Sequence[str] = (WORKER,),
+    log_format: LogFormat = "text",
+    worker: Sequence[str] = (_WORKER,),
 ) -> list[EngineProcess]:
     """Start processes that import torch and wait for `EngineProcess.load_model`, each for a replica of the model.
 

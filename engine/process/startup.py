@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Literal
 
-from draftline.engine.process.log_format import start_logging
+from draftline.engine.process.log_format import LogFormat, start_logging
 from draftline.kernels.host_gpu import has_gpu
 
 _SWITCH_S = 0.0005
@@ -14,7 +13,7 @@ _SWITCH_S = 0.0005
 wait longer than a step takes."""
 
 
-def start_process(log_level: str, log_format: Literal["text", "json"]) -> None:
+def start_process(log_level: str, log_format: LogFormat) -> None:
     """Start logging to standard error, and make threads take turns quickly.
 
     The garbage collector rests until `keep_heap`: what a start makes stays, and looking through it again and again

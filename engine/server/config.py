@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from draftline.engine.options import Options
+from draftline.engine.process.log_format import LogFormat
 from draftline.engine.vllm_names import SERVER_ALIASES, SERVER_FOREIGN
 
 _HOST_NAME = re.compile(r"[^\s/:*[\]]+")
@@ -156,9 +157,7 @@ class ServerConfig(Options):
         description="folder for the traces of AdminService.Profile; if unset, profiling is refused",
     )
     log_requests: bool = Field(default=True, description="log a line for each request, without its text")
-    log_format: Literal["text", "json"] = Field(
-        default="text", description="the log: lines for people, or JSON for programs"
-    )
+    log_format: LogFormat = Field(default="text", description="the log: lines for people, or JSON for programs")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="minimum level of the messages that are logged to standard error"
     )
