@@ -21,7 +21,7 @@ from draftline.engine.client.async_generation import AsyncGeneration, too_late
 from draftline.engine.client.channel import open_channel
 from draftline.engine.client.convert import constraint_message, constraint_report
 from draftline.engine.client.errors import call_error
-from draftline.engine.client.pace import Pacer
+from draftline.engine.client.pace import Pacer, now
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
 from draftline.engine.client.tls import Tls
@@ -204,14 +204,14 @@ class AsyncClient:
             InvalidRequestError: an argument for all texts is wrong.
             DraftlineError: the server does not describe its model.
         """
-        timeout, asked = timeout_of(options), _now()
+        timeout, asked = timeout_of(options), now()
         try:
             model = await self._model(timeout)
         except DeadlineExceededError as late:  # each text has its own error, as where its request is late
             attempts = extraction_attempts(texts, output_type, sampling_params, options, as_chat=False)
             return [Extraction(index, late, None, attempts=0) for index in range(len(attempts))]
         if timeout is not None:
-            options["timeout"] = max(timeout - (_now() - asked), 1e-3)
+            options["timeout"] = max(timeout - (now() - asked), 1e-3)
         attempts = extraction_attempts(texts, output_type, sampling_params, options, as_chat=model.has_chat_template)
 
         async def ask(request: GenerateRequest, begun: Callable[[], None]) -> RequestOutput[T]:
@@ -267,7 +267,7 @@ class AsyncClient:
 
     async def _answer(self, call: Callable[[], Awaitable[_Answer]], timeout: float | None) -> _Answer:
         error: DraftlineError | None = None
-        deadline = None if timeout is None else _now() + timeout
+        deadline = None if timeout is None else now() + timeout
         try:
             async with asyncio.timeout_at(deadline):
                 for attempt in count(1):
@@ -275,7 +275,7 @@ class AsyncClient:
                         return await call()
                     except grpc.aio.AioRpcError as failed:
                         error = call_error(failed)
-                        left = None if deadline is None else deadline - _now()
+                        left = None if deadline is None else deadline - now()
                         wait = self._retry.delay(attempt, error, time_left=left)
                         if wait is None and (left is None or self._retry.delay(1, error) is None):
                             raise error from failed
@@ -346,7 +346,3 @@ class AsyncClient:
         finally:
             for generation in generations:
                 generation.cancel()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -16,7 +16,7 @@ from typing import Generic
 
 from draftline.engine.chat.messages import Chat
 from draftline.engine.client.convert import with_stop
-from draftline.engine.client.pace import Pacer
+from draftline.engine.client.pace import Pacer, now
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
 from draftline.engine.errors import CallFailedError, DeadlineExceededError, EngineStoppedError, InvalidRequestError
@@ -48,7 +48,7 @@ class AsyncGeneration(Generic[T]):
         self._pace = pace
         self._accumulator = self._new_accumulator()
         self._repeated: Accumulator | None = None  # of an attempt that has not come as far as the one before it
-        self._deadline = _now() + (math.inf if request.timeout_s is None else request.timeout_s)
+        self._deadline = now() + (math.inf if request.timeout_s is None else request.timeout_s)
         self._has_update = asyncio.Event()
         self._has_output = False
         self._stop: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -145,7 +145,7 @@ class AsyncGeneration(Generic[T]):
 
     @property
     def _time_left(self) -> float | None:
-        return None if math.isinf(self._deadline) else max(0.0, self._deadline - _now())
+        return None if math.isinf(self._deadline) else max(0.0, self._deadline - now())
 
     def _delay(self, failed: int, error: Exception) -> float:
         """The seconds until the next attempt.
@@ -183,7 +183,7 @@ class AsyncGeneration(Generic[T]):
         Returns the error that ended it, or None where it finished.
         """
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        left = self._deadline - _now()
+        left = self._deadline - now()
         request = self._request if math.isinf(left) else replace(self._request, timeout_s=max(left, 1e-3))
         self._repeated = self._new_accumulator() if self._has_output else None
         session = self._session()
@@ -254,10 +254,6 @@ class AsyncGeneration(Generic[T]):
         if not task.cancelled():
             task.exception()  # marks it as retrieved: asyncio logs errors that are never retrieved
         self._has_update.set()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def too_late(error: Exception | None) -> DeadlineExceededError:

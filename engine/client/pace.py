@@ -62,7 +62,7 @@ class Pacer:
         self._in_flight -= 1
         if isinstance(error, QueueFullError):
             self._limit = max(1, min(self._limit, self._in_flight))
-            self._not_before = max(self._not_before, _now() + error.retry_after_s)
+            self._not_before = max(self._not_before, now() + error.retry_after_s)
         elif error is None:
             self.finished += 1
             self._limit += 1 / self._limit
@@ -80,7 +80,7 @@ class Pacer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        wait = self._not_before - _now()
+        wait = self._not_before - now()
         if wait > 0:
             if self._turns:
                 self._timer = asyncio.get_running_loop().call_later(wait, self._give_turns)
@@ -90,5 +90,6 @@ class Pacer:
             self._turns.popleft().set_result(None)
 
 
-def _now() -> float:
+def now() -> float:
+    """The clock of the running event loop, in seconds."""
     return asyncio.get_running_loop().time()
