@@ -124,12 +124,18 @@ async def compile_ahead(
     return constraint_report(whole.report)
 
 
-def compile_ahead_blocking(compiler: ConstraintCompiler | None, asked: params.Constraint) -> ConstraintReport:
-    """`compile_ahead`, for threads."""
-    compiler = _available(compiler)
+def compile_blocking(compiler: ConstraintCompiler | None, asked: params.Constraint) -> CompiledConstraint:
+    """`compile_constraint`, for threads. Without a compiler the constraint is invalid."""
     constraint = structured_constraint(asked)
     with constraint_errors(constraint):
-        return constraint_report(compiler.compile(constraint).whole.result().report)
+        return _available(compiler).compile(constraint)
+
+
+def compile_ahead_blocking(compiler: ConstraintCompiler | None, asked: params.Constraint) -> ConstraintReport:
+    """`compile_ahead`, for threads."""
+    compiled = compile_blocking(compiler, asked)
+    with constraint_errors(structured_constraint(asked)):
+        return constraint_report(compiled.whole.result().report)
 
 
 def _available(compiler: ConstraintCompiler | None) -> ConstraintCompiler:

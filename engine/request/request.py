@@ -15,7 +15,7 @@ from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import CONTEXT_LENGTH_EXCEEDED, FieldViolation, InvalidRequestError
 from draftline.engine.params import DEFAULT_MAX_TOKENS, Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import EngineInfo, GenerateRequest, Sink
-from draftline.engine.request.constraints import OutputConstraint, constraint_errors, structured_constraint
+from draftline.engine.request.constraints import OutputConstraint, compile_blocking
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.sequence import Sequence
 from draftline.engine.request.token_ids import least_and_most
@@ -216,13 +216,8 @@ class RequestBuilder:
 
     def _compile(self, constraint: Constraint) -> tuple[CompiledConstraint, float]:
         """The compiled constraint, and the seconds that it took."""
-        if self._compiler is None:
-            raise InvalidRequestError(FieldViolation("constraint", "this engine enforces no constraints"))
-        structured = structured_constraint(constraint)
         started = time.monotonic()
-        with constraint_errors(structured):
-            compiled = self._compiler.compile(structured)
-        return compiled, time.monotonic() - started
+        return compile_blocking(self._compiler, constraint), time.monotonic() - started
 
     def _encode(self, request: GenerateRequest, violations: list[FieldViolation]) -> tuple[str, Seq[int] | None]:
         """Return the prompt's field name and its token ids. If it has none, add violations and return None for them."""
