@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from draftline.structured.automaton.byte_moves import END, ByteMoves, byte_moves
+from draftline.structured.automaton.byte_moves import END, ByteMoves
 from draftline.structured.automaton.graph import Flags, StateGraph
 from draftline.structured.automaton.minimise import equal_states
 from draftline.structured.automaton.rows import Indices, Ints, equal_rows
@@ -132,11 +132,6 @@ def minimised(automaton: ByteAutomaton) -> ByteAutomaton:
         None if early is None else early[first],
         None if boundary is None else int(number[block[boundary]]),
     )
-
-
-def compile_bytes(regex: str, max_states: int) -> ByteAutomaton:
-    """The minimal automaton of a regular expression. Raises what `byte_moves` raises."""
-    return minimised(ByteAutomaton.of(byte_moves(regex, max_states)))
 
 
 def _pruned(

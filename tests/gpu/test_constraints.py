@@ -13,6 +13,7 @@ import jsonschema_rs
 import numpy as np
 import pytest
 import torch
+from byte_automata import compile_bytes
 
 from draftline import Constraint, EngineConfig, Reasoning, RequestOutput, SamplingParams, Schema
 from draftline.engine.build import build_core
@@ -28,7 +29,6 @@ from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.ops import TritonOps
 from draftline.structured.automaton.arena import AutomatonArena
-from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import compile_tokens

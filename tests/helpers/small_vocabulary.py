@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from draftline.structured.matcher import Matcher
 from draftline.structured.vocabulary import ByteVocabulary
 
 
@@ -27,6 +28,13 @@ def vocabulary(*texts: str | bytes, eos: int = 2, silent: int = 1) -> ByteVocabu
         return ids
 
     return ByteVocabulary(table, ends, ends | frozenset(range(silent)), encode)
+
+
+def legal_tokens(matcher: Matcher, vocabulary: ByteVocabulary) -> set[int]:
+    """The tokens that a matcher allows next."""
+    words = np.empty(vocabulary.mask_words, np.int32)
+    matcher.fill_mask(words)
+    return allowed(words, len(vocabulary.tokens))
 
 
 def allowed(words: np.ndarray, size: int) -> set[int]:

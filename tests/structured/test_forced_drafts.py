@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from byte_automata import compile_bytes
 from small_vocabulary import vocabulary
 
 from draftline.models.loader import open_checkpoint
 from draftline.models.tokenization.tokenizer import load_tokenizer
-from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.draft_table import MAX_FORCED_DRAFTS, DraftTable
 from draftline.structured.automaton.host_automaton import HostAutomaton, HostAutomatonMatcher
 from draftline.structured.automaton.matcher import AutomatonMatcher

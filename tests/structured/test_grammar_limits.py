@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from small_vocabulary import allowed, vocabulary
+from byte_automata import compile_bytes
+from small_vocabulary import allowed, legal_tokens, vocabulary
 
-from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import compile_tokens
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
@@ -46,9 +46,7 @@ def exact() -> AutomatonMatcher:
 
 
 def mask(matcher: Matcher) -> set[int]:
-    words = np.empty(VOCABULARY.mask_words, np.int32)
-    matcher.fill_mask(words)
-    return allowed(words, SIZE)
+    return legal_tokens(matcher, VOCABULARY)
 
 
 def ids(text: str) -> list[int]:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from byte_automata import compile_bytes
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_vocabulary import allowed, vocabulary
+from small_vocabulary import allowed, legal_tokens, vocabulary
 
-from draftline.structured.automaton.byte_automaton import ByteAutomaton, compile_bytes
+from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.byte_moves import byte_moves
 from draftline.structured.automaton.host_automaton import HostAutomaton, HostAutomatonMatcher
 from draftline.structured.automaton.matcher import AutomatonMatcher
@@ -68,9 +69,7 @@ def by_grammar(expression: str) -> Matcher:
 
 
 def mask(matcher: Matcher) -> set[int]:
-    words = np.empty(VOCABULARY.mask_words, np.int32)
-    matcher.fill_mask(words)
-    return allowed(words, SIZE)
+    return legal_tokens(matcher, VOCABULARY)
 
 
 def verify(*rows: MaskedRow) -> list[set[int]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from byte_automata import compile_bytes
 from small_vocabulary import vocabulary
 
-from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import Violation

@@ -4,11 +4,11 @@ import random
 
 import numpy as np
 import torch
+from byte_automata import compile_bytes
 from small_vocabulary import vocabulary
 
 from draftline.kernels.constraints import ConstraintTable
 from draftline.structured.automaton.arena import Allocation, AutomatonArena
-from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 

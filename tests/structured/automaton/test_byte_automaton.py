@@ -6,12 +6,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import regex as reference
+from byte_automata import accepts, compile_bytes
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_vocabulary import texts
 
-from draftline.structured.automaton.byte_automaton import ByteAutomaton, compile_bytes
 from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.automaton.regex_anchors import without_outer_anchors
 from draftline.structured.errors import InvalidConstraintError
@@ -29,13 +29,6 @@ from draftline.structured.regular.syntax import (
 )
 
 ALPHABET = "abé"
-
-
-def matches(automaton: ByteAutomaton, text: str) -> bool:
-    state = 0
-    for byte in text.encode():
-        state = int(automaton.next[state, automaton.byte_class[byte]])
-    return state < automaton.states and bool(automaton.accepting[state])
 
 
 def expressions() -> st.SearchStrategy[str]:
@@ -59,7 +52,7 @@ def test_it_accepts_whole_matches(expression: str) -> None:
     pattern = reference.compile(expression)
     automaton = compile_bytes(expression, 10_000)
     for text in texts(ALPHABET, 4):
-        assert matches(automaton, text) == bool(pattern.fullmatch(text)), text
+        assert accepts(automaton, text) == bool(pattern.fullmatch(text)), text
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -109,14 +102,14 @@ def test_an_inner_opening_anchor_is_rejected(expression: str) -> None:
 
 def test_an_inner_closing_anchor_keeps_its_meaning() -> None:
     automaton = compile_bytes("(?:a$|b)c?", 100)
-    assert [text for text in texts("abc", 2) if matches(automaton, text)] == ["a", "b", "bc"]
+    assert [text for text in texts("abc", 2) if accepts(automaton, text)] == ["a", "b", "bc"]
 
 
 def test_ascii_word_boundaries_keep_their_meaning() -> None:
     automaton = compile_bytes(r"(?-u:\b)?[a .]+(?-u:\b)[a .]*", 1000)
     pattern = reference.compile(r"\b?[a .]+\b[a .]*")
     for text in texts("a .", 4):
-        assert matches(automaton, text) == bool(pattern.fullmatch(text)), text
+        assert accepts(automaton, text) == bool(pattern.fullmatch(text)), text
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from byte_automata import compile_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftline.structured.automaton import rows as rows_module
-from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.rows import SparseRows, equal_rows, offsets
 
 

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import outlines_core
 import pytest
+from byte_automata import compile_bytes
 from small_vocabulary import allowed, vocabulary
 
-from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens

@@ -8,6 +8,7 @@ import random
 import tracemalloc
 
 import pytest
+from byte_automata import accepts
 from hypothesis import assume, given, seed, settings
 from hypothesis import strategies as st
 from tag_reference import readings
@@ -90,13 +91,6 @@ FORMS = st.one_of(
         lambda tags: Choice(tuple(tags))
     ),
 )
-
-
-def accepts(automaton: ByteAutomaton, text: str) -> bool:
-    state = 0
-    for byte in text.encode():
-        state = int(automaton.next[state, automaton.byte_class[byte]])
-    return state < automaton.states and bool(automaton.accepting[state])
 
 
 def texts_near(form: Form, source: random.Random, count: int) -> list[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
-from small_vocabulary import allowed, vocabulary
+from small_vocabulary import legal_tokens, vocabulary
 
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import ConstraintCompiler
@@ -28,9 +27,7 @@ def compiled() -> Iterator[CompiledConstraint]:
 
 
 def legal(matcher: Matcher) -> set[int]:
-    words = np.empty(WORDS.mask_words, np.int32)
-    matcher.fill_mask(words)
-    return allowed(words, len(WORDS.tokens))
+    return legal_tokens(matcher, WORDS)
 
 
 @pytest.mark.parametrize("seed", range(5))

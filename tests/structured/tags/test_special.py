@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from covering import covering
 from examples import examples
-from small_vocabulary import allowed, vocabulary
+from small_vocabulary import legal_tokens, vocabulary
 from tag_reference import readings
 
 from draftline.structured.automaton.limits import AutomatonLimits
@@ -91,9 +90,7 @@ def compilers() -> Iterator[tuple[ConstraintCompiler, ...]]:
 
 
 def legal(matcher: Matcher) -> set[int]:
-    words = np.empty(WORDS.mask_words, np.int32)
-    matcher.fill_mask(words)
-    return allowed(words, len(WORDS.tokens))
+    return legal_tokens(matcher, WORDS)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_vocabulary import allowed, vocabulary
+from small_vocabulary import allowed, legal_tokens, vocabulary
 
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import ConstraintCompiler
@@ -91,9 +91,7 @@ def prefixes(name: str) -> frozenset[bytes]:
 
 
 def mask(matcher: Matcher) -> set[int]:
-    words = np.empty(VOCABULARY.mask_words, np.int32)
-    matcher.fill_mask(words)
-    return allowed(words, SIZE)
+    return legal_tokens(matcher, VOCABULARY)
 
 
 def expected(name: str, text: bytes) -> set[int]:

@@ -13,7 +13,7 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_vocabulary import allowed, vocabulary
+from small_vocabulary import allowed, legal_tokens, vocabulary
 from walk import Walker
 
 from draftline.structured.compiled import CompiledConstraint
@@ -85,9 +85,7 @@ def begin() -> Matcher:
 
 
 def mask(matcher: Matcher) -> set[int]:
-    words = np.empty(VOCABULARY.mask_words, np.int32)
-    matcher.fill_mask(words)
-    return allowed(words, SIZE)
+    return legal_tokens(matcher, VOCABULARY)
 
 
 def is_valid(value: Any) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from byte_automata import compile_bytes
 from torch import Tensor
 
 from draftline.kernels.constraints import FREE, HOST, ConstraintTable
@@ -16,7 +17,6 @@ from draftline.kernels.reference import constraints as reference_constraints
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.sampling import constraints as triton_constraints
 from draftline.structured.automaton.arena import Allocation, AutomatonArena
-from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
