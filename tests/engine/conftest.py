@@ -1,4 +1,4 @@
-"""A fake engine and a gRPC server around it on a loopback socket."""
+"""A fake engine and a gRPC server around it on a loopback socket. A tiny model behind the four faces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when gRPC starts; otherwise it logs every lost connection
 
+from byte_tokenizer import write_byte_model
 from fake_engine import FakeEngine
+from four_faces import FourFaces, four_faces
 from grpc_client import AsyncStub, connect
 
 from draftline.engine.server.config import ServerConfig
@@ -59,3 +61,10 @@ async def stub(server: Server, channel: grpc.aio.Channel, engine: FakeEngine) ->
     """A client of the server, which serves the fake engine."""
     await server.serve(engine)
     return InferenceServiceStub(channel)
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourFaces]:
+    """A tiny model behind the four faces."""
+    with four_faces(write_byte_model(tmp_path_factory.mktemp("model"))) as faces:
+        yield faces

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from byte_tokenizer import write_byte_model
-from four_faces import FACES, OPTIONS, FourFaces, four_faces
+from four_faces import FACES, OPTIONS, FourFaces
 from patience import wait_until
 
 from draftline import LLM, Constraint, ConstraintReport, InvalidRequestError, SamplingParams
@@ -17,12 +16,6 @@ from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.constraint import ConstraintSpec
 
 SHORT = SamplingParams(max_tokens=4, seed=1)
-
-
-@pytest.fixture(scope="module")
-def faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourFaces]:
-    with four_faces(write_byte_model(tmp_path_factory.mktemp("model"))) as faces:
-        yield faces
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import pickle
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from byte_tokenizer import write_byte_model
-from four_faces import FACES, FourFaces, four_faces
+from four_faces import FACES, FourFaces
 from pydantic import BaseModel, Field
 
 import draftline
@@ -47,12 +45,6 @@ MESSAGES = "a list of {'role': …, 'content': …} messages"
 
 class Person(BaseModel):
     name: str
-
-
-@pytest.fixture(scope="module")
-def faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourFaces]:
-    with four_faces(write_byte_model(tmp_path_factory.mktemp("model"))) as faces:
-        yield faces
 
 
 GENERATE: list[tuple[Any, dict[str, Any], str]] = [

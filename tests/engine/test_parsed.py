@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
-from byte_tokenizer import write_byte_model
-from four_faces import FACES, FourFaces, four_faces
+from four_faces import FACES, FourFaces
 from pydantic import BaseModel, TypeAdapter, field_validator
 
 from draftline import (
@@ -49,12 +47,6 @@ class Faulty(Refused):
     @classmethod
     def _never(cls, a: int) -> int:
         raise KeyError(a)
-
-
-@pytest.fixture(scope="module")
-def faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourFaces]:
-    with four_faces(write_byte_model(tmp_path_factory.mktemp("model"))) as faces:
-        yield faces
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -10,17 +10,16 @@ import torch
 from covering import covering
 from drafters import SomeSteps, chunks_of
 from equality import KINDS, assert_same, prompts, run_all, samplings
+from kept_states import KeptStates
 from tiny import CONFIG, Client, alone, tiny_core, tiny_model
 from tiny_head import eagle3, next_token_target, right_head, tiny_head
 from torch import Tensor
-from typing_extensions import override
 
 from draftline.engine.core import Core
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams, Speculation
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.reference.ops import ReferenceOps
-from draftline.models.hidden_states import HiddenStateSink
 from draftline.spec.eagle3 import Eagle3
 from draftline.spec.lookup_first import LookupFirst
 
@@ -37,18 +36,6 @@ def solo_of_next_token(prompt: list[int], sampling: SamplingParams) -> RequestOu
     client = Client(tiny_core(token_budget=512, target=next_token_target()))
     client.submit("alone", prompt, sampling)
     return client.run()["alone"]
-
-
-class Recorded(HiddenStateSink):
-    """Keeps the hidden states of one forward pass."""
-
-    def __init__(self, layers: tuple[int, ...]) -> None:
-        self.layers = layers
-        self.states = torch.empty(0)
-
-    @override
-    def write(self, states: Tensor, batch: Batch) -> None:
-        self.states = states
 
 
 def row(tokens: list[int], positions: int) -> Batch:
@@ -77,7 +64,7 @@ def computed_at_once(drafter: Eagle3, tokens: list[int]) -> tuple[Tensor, KVCach
     """The fused hidden states of all tokens but the newest, and the head's cache of their entries, in one pass each."""
     count = len(tokens) - 1
     target, head = tiny_model(CONFIG), drafter._head
-    recorded = Recorded(head.config.target_layers)
+    recorded = KeptStates(*head.config.target_layers)
     batch = row(tokens, count)
     target.forward(batch, empty_cache(CONFIG.num_layers, count, CONFIG.num_kv_heads, CONFIG.head_dim), recorded)
     states = head.fuse(recorded.states)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,12 +49,6 @@ class Picky(BaseModel):
         if int(digit) % 2 == 0:
             raise ValueError("must be odd")
         return digit
-
-
-@pytest.fixture(scope="module")
-def faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourFaces]:
-    with four_faces(write_byte_model(tmp_path_factory.mktemp("model"))) as faces:
-        yield faces
 
 
 # By default fewer texts.

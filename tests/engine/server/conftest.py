@@ -1,12 +1,13 @@
-"""Servers with options around a fake engine."""
+"""Servers with options around a fake engine. An engine that runs step by step."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from stepped_engine import SteppedEngine
 
 from draftline.engine.protocol import EngineClient
 from draftline.engine.server.config import ServerConfig
@@ -28,3 +29,12 @@ async def serve(engine: FakeEngine) -> AsyncIterator[Callable[..., Any]]:
     yield start
     for server in servers:
         await server.abort()
+
+
+@pytest.fixture
+def stepped() -> Iterator[SteppedEngine]:
+    """An engine whose steps the test lets through."""
+    engine = SteppedEngine()
+    yield engine
+    engine.release()
+    engine.close()

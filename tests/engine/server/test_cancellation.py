@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -22,14 +22,6 @@ from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-@pytest.fixture
-def stepped() -> Iterator[SteppedEngine]:
-    engine = SteppedEngine()
-    yield engine
-    engine.release()
-    engine.close()
 
 
 @pytest.fixture

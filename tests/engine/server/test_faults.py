@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import types
-from collections.abc import Iterator
 
 import grpc
 import grpc.aio
@@ -22,14 +21,6 @@ from draftline.engine.server.server import Server
 from draftline.engine.streaming.output_state import OutputState
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
-
-
-@pytest.fixture
-def stepped() -> Iterator[SteppedEngine]:
-    engine = SteppedEngine()
-    yield engine
-    engine.release()
-    engine.close()
 
 
 def end_of(response: pb.SessionResponse) -> dict[str, str]:
