@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from draftline.engine.config import EngineConfig, without_drafts
@@ -62,55 +62,33 @@ def _drafts(config: EngineConfig, on_gpu: bool) -> tuple[str, Mapping[str, Any]]
     return "ngram", {"drafter": "ngram"}
 
 
-def _fp8(option: str) -> Callable[[EngineConfig, bool], tuple[str, dict[str, Any]]]:
-    def switched(config: EngineConfig, on_gpu: bool) -> tuple[str, dict[str, Any]]:
-        return ("off", {option: "auto"}) if getattr(config, option) == "fp8" else ("on", {option: "fp8"})
-
-    return switched
+def _fp8(config: EngineConfig, option: str) -> tuple[str, dict[str, Any]]:
+    return ("off", {option: "auto"}) if getattr(config, option) == "fp8" else ("on", {option: "fp8"})
 
 
-_WHOLE_PROMPTS = {"inter_token_target": math.inf}
-
-
-def _whole_prompts(config: EngineConfig, on_gpu: bool) -> tuple[str, dict[str, Any]]:
+def _whole_prompts(config: EngineConfig) -> tuple[str, dict[str, Any]]:
     tokens = max(config.max_batched_tokens or 0, config.max_model_len or 0, 8192)
-    return "off", {**_WHOLE_PROMPTS, "max_batched_tokens": tokens}
+    return "off", {"inter_token_target": math.inf, "max_batched_tokens": tokens}
 
 
 _SWITCHES: Mapping[str, Callable[[EngineConfig, bool], Variant]] = {
-    "graphs": lambda config, on_gpu: Variant("graphs", "off", {"enforce_eager": True}, engine_process=on_gpu),
-    "steps-ahead": lambda config, on_gpu: Variant(
-        "steps-ahead", "off", substitutes=("no-steps-ahead",), engine_process=on_gpu
-    ),
-    "fused-kernels": lambda config, on_gpu: Variant(
-        "fused-kernels", "the vendor's products", substitutes=("vendor",), engine_process=on_gpu
-    ),
+    "graphs": lambda config, on_gpu: Variant("graphs", "off", {"enforce_eager": True}),
+    "steps-ahead": lambda config, on_gpu: Variant("steps-ahead", "off", substitutes=("no-steps-ahead",)),
+    "fused-kernels": lambda config, on_gpu: Variant("fused-kernels", "the vendor's products", substitutes=("vendor",)),
     "attention": lambda config, on_gpu: Variant(
-        "attention", "torch's reference", {"enforce_eager": True}, ("reference-attention",), engine_process=on_gpu
+        "attention", "torch's reference", {"enforce_eager": True}, ("reference-attention",)
     ),
-    "kernels": lambda config, on_gpu: Variant("kernels", "reference", {"kernels": "reference"}, engine_process=on_gpu),
-    "prefix-cache": lambda config, on_gpu: Variant(
-        "prefix-cache", "off", {"prefix_caching": False}, engine_process=on_gpu
-    ),
-    "chunked-prefill": lambda config, on_gpu: Variant(
-        "chunked-prefill", *_whole_prompts(config, on_gpu), engine_process=on_gpu
-    ),
-    "static-batches": lambda config, on_gpu: Variant(
-        "continuous-batching", "static batches", engine_process=on_gpu, batching="static"
-    ),
-    "one-at-a-time": lambda config, on_gpu: Variant(
-        "continuous-batching", "one at a time", engine_process=on_gpu, batching="single"
-    ),
-    "drafts": lambda config, on_gpu: Variant("drafts", *_drafts(config, on_gpu), engine_process=on_gpu),
+    "kernels": lambda config, on_gpu: Variant("kernels", "reference", {"kernels": "reference"}),
+    "prefix-cache": lambda config, on_gpu: Variant("prefix-cache", "off", {"prefix_caching": False}),
+    "chunked-prefill": lambda config, on_gpu: Variant("chunked-prefill", *_whole_prompts(config)),
+    "static-batches": lambda config, on_gpu: Variant("continuous-batching", "static batches", batching="static"),
+    "one-at-a-time": lambda config, on_gpu: Variant("continuous-batching", "one at a time", batching="single"),
+    "drafts": lambda config, on_gpu: Variant("drafts", *_drafts(config, on_gpu)),
     "engine-process": lambda config, on_gpu: Variant(
         "engine-process", "off" if on_gpu else "on", engine_process=not on_gpu
     ),
-    "fp8-weights": lambda config, on_gpu: Variant(
-        "fp8-weights", *_fp8("quantization")(config, on_gpu), engine_process=on_gpu
-    ),
-    "fp8-cache": lambda config, on_gpu: Variant(
-        "fp8-cache", *_fp8("kv_cache_dtype")(config, on_gpu), engine_process=on_gpu
-    ),
+    "fp8-weights": lambda config, on_gpu: Variant("fp8-weights", *_fp8(config, "quantization")),
+    "fp8-cache": lambda config, on_gpu: Variant("fp8-cache", *_fp8(config, "kv_cache_dtype")),
     "all": lambda config, on_gpu: Variant(
         "all",
         "off",
@@ -120,12 +98,16 @@ _SWITCHES: Mapping[str, Callable[[EngineConfig, bool], Variant]] = {
             "drafter": "none",
             "quantization": "auto",
             "kv_cache_dtype": "auto",
-            **_whole_prompts(config, on_gpu)[1],
+            **_whole_prompts(config)[1],
         },
         ("no-steps-ahead",),
         batching="single",
     ),
 }
+"""By name, for options and whether the engine runs on a GPU."""
+
+_CHOOSE_THE_PROCESS = ("engine-process", "all")
+"""In the others, the engine has a process of its own where the baseline's has one: on a GPU."""
 
 NAMES = tuple(_SWITCHES)
 
@@ -149,5 +131,9 @@ def variants(config: EngineConfig, on_gpu: bool, only: str | None) -> tuple[list
         if name not in _SWITCHES:
             raise UsageError(f"--only: {name!r} is not one of {', '.join(NAMES)}")
     left_out = {name: _GPU_ONLY[name] for name in names if name in _GPU_ONLY and not on_gpu}
-    baseline = Variant(BASELINE, "", engine_process=on_gpu)
-    return [baseline, *(_SWITCHES[name](config, on_gpu) for name in names if name not in left_out)], left_out
+    made = [Variant(BASELINE, "", engine_process=on_gpu)]
+    for name in names:
+        if name not in left_out:
+            variant = _SWITCHES[name](config, on_gpu)
+            made.append(variant if name in _CHOOSE_THE_PROCESS else replace(variant, engine_process=on_gpu))
+    return made, left_out
