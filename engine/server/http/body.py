@@ -41,14 +41,6 @@ def _few(value: object) -> object:
     return value
 
 
-class RefusedFieldsError(ValueError):
-    """Some fields of an object are unknown, or not supported. Their paths begin at the object."""
-
-    def __init__(self, violations: list[FieldViolation]) -> None:
-        super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
-        self.violations = violations
-
-
 class Body(BaseModel):
     """An object of a body. Unknown fields and values of other types are errors."""
 
@@ -73,7 +65,7 @@ class Body(BaseModel):
             expected = FieldViolation("type", f"Input should be {' or '.join(map(repr, kinds))}, not {quoted(kind)}")
             wrong = [violation for violation in wrong if violation.field in cls.inert] or [expected]
         if wrong:
-            raise RefusedFieldsError(wrong)
+            raise InvalidRequestError(*wrong)  # the paths begin at the object
         return read
 
 
@@ -281,7 +273,7 @@ def _violations(error: ValidationError, values: object) -> list[FieldViolation]:
     for detail in error.errors(include_url=False):
         path = _path(detail["loc"], values, is_missing=detail["type"] == "missing")
         match detail.get("ctx"):
-            case {"error": RefusedFieldsError(violations=refusals)}:
+            case {"error": InvalidRequestError(violations=refusals)}:
                 problems = [(f"{path}.{each.field}" if path else each.field, each.description) for each in refusals]
             case _:
                 problems = [(path, _OBJECT.get(detail["type"], detail["msg"]).removeprefix("Value error, "))]

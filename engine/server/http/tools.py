@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from draftline.engine.chat.calls import Tool, ToolChoice, ToolMode, as_tool_choice, as_tools
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.server.http.body import Body, ListOf, RefusedFieldsError
+from draftline.engine.server.http.body import Body, ListOf
 from draftline.engine.server.http.fields import INERT_IN_CALL
 from draftline.engine.server.limits import refuse, tool_violations
 from draftline.engine.validation import quoted
@@ -75,7 +75,7 @@ def _of_known_type(choice: Any) -> Any:
     kind = choice.get("type") if isinstance(choice, dict) else None
     if isinstance(kind, str) and kind not in _CHOICES:
         expected = f"Input should be {' or '.join(map(repr, _CHOICES))}"
-        raise RefusedFieldsError([FieldViolation("type", f"{expected}, not {quoted(kind)}")])
+        raise InvalidRequestError(FieldViolation("type", f"{expected}, not {quoted(kind)}"))
     return choice
 
 

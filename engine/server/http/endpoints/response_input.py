@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.server.http.body import Body, ListOf, RefusedFieldsError
+from draftline.engine.server.http.body import Body, ListOf
 from draftline.engine.server.http.fields import INERT_IN_CALL, INERT_IN_MESSAGE, STORE, Inert
 from draftline.engine.server.http.items import is_object
 from draftline.engine.server.http.messages import ChatMessage, TextPart, joined
@@ -74,10 +74,10 @@ _KINDS = ("message", "function_call", "function_call_output", "reasoning")
 def _of_known_kind(item: Any) -> Any:
     kind = item.get("type") if isinstance(item, dict) else None
     if kind == "item_reference":
-        raise RefusedFieldsError([FieldViolation("type", f"{kind} is not supported: {STORE}; send the item itself")])
+        raise InvalidRequestError(FieldViolation("type", f"{kind} is not supported: {STORE}; send the item itself"))
     if isinstance(kind, str) and kind not in _KINDS:
         expected = f"Input should be {', '.join(map(repr, _KINDS[:-1]))} or {_KINDS[-1]!r}"
-        raise RefusedFieldsError([FieldViolation("type", f"{expected}, not {quoted(kind)}")])
+        raise InvalidRequestError(FieldViolation("type", f"{expected}, not {quoted(kind)}"))
     return item
 
 
