@@ -10,7 +10,7 @@ import grpc
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from draftline.engine.client.access import checked_token
+from draftline.engine.client.access import call_metadata
 from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.engine.client.tls import Tls
 from draftline.engine.errors import InvalidRequestError, UsageError
@@ -107,7 +107,7 @@ class TokenInterceptor(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientI
         Raises:
             InvalidRequestError: no call can have it.
         """
-        self._metadata = () if token is None else (("authorization", f"Bearer {checked_token(token)}"),)
+        self._metadata = call_metadata(token)
 
     @override
     def intercept_unary_unary(self, continuation: Callable[..., Any], client_call_details: Any, request: Any) -> Any:

@@ -33,6 +33,11 @@ def checked_token(token: object) -> str:
     return token
 
 
+def call_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of calls with a bearer token; none without one. Raises what `checked_token` raises."""
+    return () if token is None else (("authorization", f"Bearer {checked_token(token)}"),)
+
+
 def http_url_problem(url: str) -> str | None:
     """What is wrong with a URL of an HTTP server; None where nothing is."""
     try:

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 from tqdm import tqdm
 
-from draftline.engine.client.access import checked_token, is_grpc_address
+from draftline.engine.client.access import call_metadata, is_grpc_address
 from draftline.engine.client.async_generation import AsyncGeneration, too_late
 from draftline.engine.client.channel import open_channel
 from draftline.engine.client.convert import constraint_message, constraint_report
@@ -111,7 +111,7 @@ class AsyncClient:
         if not isinstance(retry, RetryPolicy | None):
             problem = f"must be RetryPolicy(...) or None, not {kind_of(retry)}"
             raise InvalidRequestError(FieldViolation("retry", problem))
-        self._metadata = () if token is None else (("authorization", f"Bearer {checked_token(token)}"),)
+        self._metadata = call_metadata(token)
         self._channel = open_channel(address, tls, _OPTIONS)
         self._stub = InferenceServiceStub(self._channel)
         self._retry = retry or RetryPolicy()

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from draftline.engine.client.access import call_metadata
 from draftline.engine.client.channel import open_channel
 from draftline.engine.client.tls import Tls
 from draftline.v1 import admin_pb2 as pb
@@ -22,7 +23,7 @@ class ServerMetrics:
     def __init__(self, address: str, token: str | None, tls: Tls | None) -> None:
         """Connect when metrics are first read. ``tls`` is None for plaintext."""
         self._channel = open_channel(address, tls)
-        self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+        self._metadata = call_metadata(token)
 
     async def read(self, timeout: float) -> Mapping[str, float] | None:
         """The metrics by name, without the common prefix, added up over all labels.
