@@ -232,9 +232,8 @@ class RequestBuilder:
                     return field, None
         else:
             field, token_ids = "token_ids", list(prompt)
-            out_of_range = [*self._out_of_range("token_ids.ids", token_ids)]
-            if out_of_range:
-                violations.extend(out_of_range)
+            if wrong := [*out_of_range("token_ids.ids", token_ids, self._info)]:
+                violations.extend(wrong)
                 return field, None
         if not token_ids:
             violations.append(FieldViolation(field, "is empty; a prompt needs at least one token"))
@@ -242,9 +241,9 @@ class RequestBuilder:
         return field, token_ids
 
     def _sampling_violations(self, sampling: SamplingParams) -> Iterator[FieldViolation]:
-        yield from self._out_of_range("sampling.stop_token_ids", sampling.stop_token_ids)
-        yield from self._out_of_range("sampling.logit_bias", sampling.logit_bias)
-        yield from self._out_of_range("sampling.allowed_token_ids", sampling.allowed_token_ids or ())
+        yield from out_of_range("sampling.stop_token_ids", sampling.stop_token_ids, self._info)
+        yield from out_of_range("sampling.logit_bias", sampling.logit_bias, self._info)
+        yield from out_of_range("sampling.allowed_token_ids", sampling.allowed_token_ids or (), self._info)
 
     def _bad_words(self, sampling: SamplingParams, violations: list[FieldViolation]) -> tuple[tuple[int, ...], ...]:
         """The token ids of each spelling of the bad words; adds a violation if they are too many."""
@@ -263,16 +262,17 @@ class RequestBuilder:
         if request.priority and self._info.scheduling in ("fcfs", "shortest"):
             yield FieldViolation("priority", f"means nothing where scheduling is {self._info.scheduling}")
 
-    def _out_of_range(self, field: str, ids: Seq[int] | dict[int, float]) -> Iterator[FieldViolation]:
-        vocab = self._info.config.vocab_size
-        least, most = least_and_most(ids) if ids else (0, 0)
-        if least >= 0 and most < vocab:
-            return
-        places = ids if isinstance(ids, dict) else range(len(ids))  # a mapping's entries are named by their keys
-        for index, token in zip(places, ids, strict=True):
-            if not 0 <= token < vocab:
-                yield FieldViolation(f"{field}[{index}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
-                return  # one is enough: a prompt for another model could have thousands
+
+def out_of_range(field: str, ids: Seq[int] | dict[int, float], info: EngineInfo) -> Iterator[FieldViolation]:
+    """A violation if a number is no token id of the model. The entries of a mapping are named by its keys."""
+    vocab = info.config.vocab_size
+    least, most = least_and_most(ids) if ids else (0, 0)
+    if least >= 0 and most < vocab:
+        return
+    for index, token in zip(ids if isinstance(ids, dict) else range(len(ids)), ids, strict=True):
+        if not 0 <= token < vocab:
+            yield FieldViolation(f"{field}[{index}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
+            return  # one is enough: a prompt for another model could have thousands
 
 
 def context_violations(field: str, length: int, info: EngineInfo) -> Iterator[FieldViolation]:

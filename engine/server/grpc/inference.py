@@ -10,6 +10,7 @@ from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import DraftlineError, FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import Delta, Finished
 from draftline.engine.request.constraints import compile_ahead
+from draftline.engine.request.request import out_of_range
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented
 from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, peer_of, with_error_status, with_report
@@ -17,7 +18,7 @@ from draftline.engine.server.grpc.limits import check_constraint, check_detokeni
 from draftline.engine.server.grpc.session import Session
 from draftline.engine.server.grpc.stream_writer import StreamWriter
 from draftline.engine.server.in_flight import InFlightRequest, report_refusal
-from draftline.engine.server.limits import MAX_DETOKENIZED, utf8_size
+from draftline.engine.server.limits import MAX_DETOKENIZED, refuse, utf8_size
 from draftline.engine.server.state import ServerState
 from draftline.engine.server.tokenizer_pool import LONG
 from draftline.engine.streaming.mailbox import Mailbox
@@ -100,14 +101,10 @@ class InferenceService(InferenceServiceServicer):
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
         engine = self.state.engine
         check_detokenize(request)
-        vocab_size = engine.info.config.vocab_size
 
         def decode() -> str:
             ids = list(request.token_ids)
-            for index, token in enumerate(ids):
-                if token >= vocab_size:
-                    problem = f"{token} is not a token id of this model (0 to {vocab_size - 1})"
-                    raise InvalidRequestError(FieldViolation(f"token_ids[{index}]", problem))
+            refuse(*out_of_range("token_ids", ids, engine.info))
             text = engine.tokenizer.decode(ids, skip_special=False)
             if (size := utf8_size(text)) > MAX_DETOKENIZED:
                 problem = (

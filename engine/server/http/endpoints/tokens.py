@@ -11,6 +11,7 @@ from pydantic import Field
 
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.request.request import out_of_range
 from draftline.engine.server.http.body import Body, ListOf
 from draftline.engine.server.http.call import HttpCall
 from draftline.engine.server.http.fields import BY_TEMPLATE, INERT, Inert, Names
@@ -86,11 +87,7 @@ async def detokenize(body: DetokenizeBody, state: ServerState, call: HttpCall) -
     """
     refuse(*length_violations(body.tokens, MAX_DETOKENIZE, "tokens", "token ids"))
     engine = state.engine
-    vocab_size = engine.info.config.vocab_size
-    for index, token in enumerate(body.tokens):
-        if not 0 <= token < vocab_size:
-            problem = f"{token} is not a token id of this model (0 to {vocab_size - 1})"
-            raise InvalidRequestError(FieldViolation(f"tokens[{index}]", problem))
+    refuse(*out_of_range("tokens", body.tokens, engine.info))
     decode = partial(engine.tokenizer.decode, body.tokens, skip_special=False)
     return {"prompt": await _off_the_loop(len(body.tokens), decode)}
 
