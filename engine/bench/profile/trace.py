@@ -72,7 +72,6 @@ class TraceSummary:
         steps: steps in it.
         span_us: from the first event of a step to the last.
         busy_us: the time in which the GPU computed anything; on a CPU, in which any operation ran.
-        on_gpu: whether it has a GPU's kernels.
         parts: in the order of the step.
         kernels: the longest first.
     """
@@ -80,7 +79,6 @@ class TraceSummary:
     steps: int
     span_us: float
     busy_us: float
-    on_gpu: bool
     parts: Sequence[PartTime]
     kernels: Sequence[KernelTime]
 
@@ -115,14 +113,11 @@ class TraceSummary:
         if not steps:
             raise UsageError(f"{where}: no step ran while it was recorded")
         parts = _Parts(marks)
-        work = _gpu_work(complete, parts)
-        on_gpu = bool(work)
-        work = work or _cpu_work(complete, parts)
+        work = _gpu_work(complete, parts) or _cpu_work(complete, parts)
         return TraceSummary(
             steps=steps,
             span_us=_end(max([*marks, *(event for event, _, _ in work)], key=_end)) - float(marks[0]["ts"]),
             busy_us=_covered([event for event, _, _ in work]),
-            on_gpu=on_gpu,
             parts=parts.times(work),
             kernels=_by_kernel(work),
         )
