@@ -18,7 +18,7 @@ from draftline.models.families.gpt2 import Gpt2, gpt2_config, gpt2_shapes, gpt2_
 from draftline.models.families.llama import llama_config, mistral_config
 from draftline.models.families.qwen2 import qwen2_config
 from draftline.models.families.qwen3 import qwen3_config
-from draftline.models.families.stored import StoredWeight, as_named
+from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import HfConfig
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, Shard
@@ -43,7 +43,7 @@ class Family:
     config: Callable[[HfConfig], ModelConfig]
     build: Callable[[Weights, ModelConfig, Ops], Model]
     shapes: Callable[[ModelConfig], dict[str, Shape]] = decoder_shapes
-    stored: Callable[[str], StoredWeight] = as_named
+    stored: Callable[[str], StoredWeight] = StoredWeight
 
 
 _GEMMA3_TYPES = ("gemma3_text", "gemma3")

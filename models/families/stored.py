@@ -16,8 +16,3 @@ class StoredWeight:
 
     name: str
     transposed: bool = False
-
-
-def as_named(name: str) -> StoredWeight:
-    """The tensor of that name is the weight of that name."""
-    return StoredWeight(name)
