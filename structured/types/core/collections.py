@@ -98,8 +98,3 @@ def _sized(fragment: Fragment, schema: CoreSchema) -> Fragment:
     if (maximum := schema.get("maxlen")) is not None:
         fragment["maxItems"] = min(maximum, fragment.get("maxItems", maximum))
     return fragment
-
-
-def read_generator(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
-    """Iterables: pydantic checks their items when they are read."""
-    return read_list(reader, schema, place)

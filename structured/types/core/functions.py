@@ -19,7 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema import DEFAULT_LIMITS, unenforceable
 from draftline.structured.types.core.limits import LIMITS, Limit
-from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader, text
+from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader, name_of, text
 from draftline.structured.types.texts import encoded, network
 from draftline.structured.types.texts.trees import tree
 
@@ -180,7 +180,7 @@ def read_plain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
         return reader.read(given, place)
     described = _described(schema)
     if described is None:
-        reason = f"only the validator {_name(function)} knows its values; give it a json_schema_input_type"
+        reason = f"only the validator {name_of(function)} knows its values; give it a json_schema_input_type"
         return reader.refuse(place, "plain", reason)
     return described
 
@@ -237,7 +237,7 @@ def _is_internal(function: Any) -> bool:
 
 
 def _unknown(reader: Reader, function: Any, place: Place) -> Fragment:
-    return reader.refuse(place, "type", f"Draftline does not know the rules of pydantic's {_name(function)}")
+    return reader.refuse(place, "type", f"Draftline does not know the rules of pydantic's {name_of(function)}")
 
 
 def _described(schema: CoreSchema) -> Fragment | None:
@@ -311,8 +311,4 @@ def _code_name(function: Any) -> str:
     if inspect.isfunction(function) and _module(function).startswith("pydantic"):
         enclosed = inspect.getclosurevars(function).nonlocals.values()
         function = next(filter(callable, (getattr(one, "func", one) for one in enclosed)), function)
-    return _name(function)
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__qualname__", None) or repr(function)
+    return name_of(function)

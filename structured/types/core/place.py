@@ -113,3 +113,8 @@ def text_or_refusal(reader: Reader, place: Place, keyword: str, tree: Callable[[
         return text(tree())
     except (TooComplexError, InexpressibleNumbersError, OverflowError, ValueError) as error:
         return reader.refuse(place, keyword, str(error))
+
+
+def name_of(function: Any) -> str:
+    """The name of a function of the user's, for errors."""
+    return getattr(function, "__qualname__", None) or repr(function)

@@ -295,7 +295,7 @@ _READERS: Final[dict[str, Read]] = {
     "enum": constants.read_enum,
     "list": collections.read_list,
     "deque": collections.read_list,
-    "generator": collections.read_generator,
+    "generator": collections.read_list,  # pydantic checks the items of iterables when they are read
     "tuple": collections.read_tuple,
     "set": collections.read_set,
     "frozenset": collections.read_set,

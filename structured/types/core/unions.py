@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from draftline.structured.errors import Violation
-from draftline.structured.types.core.place import NOTHING, CoreSchema, Fragment, Place, Reader, UnwritableError
+from draftline.structured.types.core.place import NOTHING, CoreSchema, Fragment, Place, Reader, UnwritableError, name_of
 
 
 def any_of(options: list[Fragment]) -> Fragment:
@@ -64,7 +64,7 @@ def read_tagged_union(reader: Reader, schema: CoreSchema, place: Place) -> Fragm
         value = tag.value if isinstance(tag, Enum) else tag
         tags.setdefault(id(choice), []).append(value)
     if callable(discriminator):
-        reader.unenforced(place, "discriminator", f"{_name(discriminator)} is Python code")
+        reader.unenforced(place, "discriminator", f"{name_of(discriminator)} is Python code")
         return any_of(writable(reader, choices.values(), place))
     names = _names(discriminator)
     if not names:
@@ -95,7 +95,3 @@ def _names(discriminator: Any) -> list[str]:
         return [discriminator]
     paths = discriminator if isinstance(discriminator[0], list) else [discriminator]
     return [path[0] for path in paths if len(path) == 1 and isinstance(path[0], str)]
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__qualname__", None) or repr(function)
