@@ -25,19 +25,10 @@ class QueueOrder(Protocol):
         ...
 
     def measure(self, tokens: int, seconds: float) -> None:
-        """Note that a step computed ``tokens`` in ``seconds``."""
-        ...
+        """Note that a step computed ``tokens`` in ``seconds``, if the order depends on that."""
 
 
-class _Unmeasured(QueueOrder):
-    """An order that does not depend on the speed of the engine."""
-
-    @override
-    def measure(self, tokens: int, seconds: float) -> None:
-        return
-
-
-class ArrivalOrder(_Unmeasured):
+class ArrivalOrder(QueueOrder):
     """First come, first served, without regard to the caller."""
 
     @override
@@ -45,7 +36,7 @@ class ArrivalOrder(_Unmeasured):
         return now
 
 
-class PriorityOrder(_Unmeasured):
+class PriorityOrder(QueueOrder):
     """The highest priority first, however long others have waited."""
 
     @override
@@ -53,7 +44,7 @@ class PriorityOrder(_Unmeasured):
         return -head_start_s
 
 
-class ShortestFirst(_Unmeasured):
+class ShortestFirst(QueueOrder):
     """The request with the fewest tokens first, prompt and the most that it may generate together."""
 
     @override
