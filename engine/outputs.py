@@ -224,6 +224,13 @@ class Finished:
     utilization: Utilization | None = None
 
     @property
+    def stop_reason(self) -> str | int | None:
+        """The stop string or the stop token's id that ended the output; None if neither did."""
+        if self.finish_reason is not FinishReason.STOP:
+            return None
+        return int(self.matched_stop) if self.stopped_by_token else self.matched_stop
+
+    @property
     def reasoning(self) -> TagSpan | None:
         """The output's reasoning; None without one, or if it has not ended."""
         return next((tag for tag in self.tags if tag.name == REASONING), None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from draftline.engine.outputs import CompletionOutput, Delta, Failed, Finished, FinishReason, RequestOutput, Update
+from draftline.engine.outputs import CompletionOutput, Delta, Failed, Finished, RequestOutput, Update
 from draftline.engine.protocol import GenerateRequest
 
 
@@ -39,7 +39,7 @@ class Accumulator:
             case Finished():
                 output = self._output.outputs[update.index]
                 output.finish_reason = update.finish_reason.name.lower()
-                output.stop_reason = _stop_reason(update)
+                output.stop_reason = update.stop_reason
                 output.finished = update
             case Failed():
                 self._error = update.error
@@ -76,11 +76,3 @@ class Accumulator:
         # A server sends those of a long prompt in several messages. All outputs have the same prompt.
         if delta.prompt_logprobs and not delta.index:
             self._output.prompt_logprobs = [*(self._output.prompt_logprobs or ()), *delta.prompt_logprobs]
-
-
-def _stop_reason(finished: Finished) -> str | int | None:
-    """Return the stop string, the stop token's id, or None, as vLLM does."""
-    if finished.finish_reason is not FinishReason.STOP:
-        return None
-    matched = finished.matched_stop
-    return int(matched) if finished.stopped_by_token else matched

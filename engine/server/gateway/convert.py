@@ -171,10 +171,11 @@ def _complete(end: Finished) -> vllm.GenerateComplete:
         spec_accepted_tokens=end.speculation.accepted,
         spec_draft_tokens=end.speculation.drafted,
     )
-    if end.stopped_by_token:
-        complete.matched_token_id = int(end.matched_stop)
-    elif end.finish_reason is FinishReason.STOP:
-        complete.matched_stop_str = end.matched_stop
+    match end.stop_reason:
+        case int(token):
+            complete.matched_token_id = token
+        case str(text):
+            complete.matched_stop_str = text
     return complete
 
 

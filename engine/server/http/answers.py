@@ -85,12 +85,9 @@ class Head:
 
 
 def finish(end: Finished) -> dict[str, Any]:
-    """The fields of a choice that say why it ended. ``stop_reason`` is vLLM's: the stop string or the token's id."""
-    matched: str | int | None = int(end.matched_stop) if end.stopped_by_token else end.matched_stop or None
-    if end.finish_reason is not FinishReason.STOP:
-        matched = None
+    """The fields of a choice that say why it ended. ``stop_reason`` is vLLM's."""
     calls = end.tool_calls and end.finish_reason is FinishReason.EOS
-    return {"finish_reason": "tool_calls" if calls else _FINISH[end.finish_reason], "stop_reason": matched}
+    return {"finish_reason": "tool_calls" if calls else _FINISH[end.finish_reason], "stop_reason": end.stop_reason}
 
 
 def message_of(output: CompletionOutput[Any]) -> dict[str, Any]:
