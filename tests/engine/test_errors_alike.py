@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 from four_faces import FACES, FourFaces
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 import draftline
 from draftline import (
@@ -41,10 +41,6 @@ LISTS = ("LLM", "Client", "AsyncClient")
 
 PROMPT = "a text, token ids, {'prompt': …}, {'prompt_token_ids': […]} or a Chat"
 MESSAGES = "a list of {'role': …, 'content': …} messages"
-
-
-class Person(BaseModel):
-    name: str
 
 
 GENERATE: list[tuple[Any, dict[str, Any], str]] = [
