@@ -88,15 +88,6 @@ class Tokenizer:
         """
         return Tokenizer(read_hf_tokenizer(folder))
 
-    @staticmethod
-    def from_gguf(path: Path) -> Tokenizer:
-        """The tokenizer in a GGUF file.
-
-        Raises:
-            ModelLoadError: the file is damaged, or its kind of tokenizer is not supported.
-        """
-        return Tokenizer(read_gguf_tokenizer(open_gguf(path)))
-
     @property
     def has_chat_template(self) -> bool:
         """Whether the model has a chat template."""
