@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from exact_cpu import EXACT
 from exactness import main
 
 from draftline.engine.bench.exact import measure
-from draftline.engine.bench.exact.answers import Answer, Difference, equal_answers, first_difference
-from draftline.engine.bench.exact.columns import Column
+from draftline.engine.bench.exact.answers import Answer, Difference, EngineAnswers, equal_answers, first_difference
+from draftline.engine.bench.exact.columns import ALONE, Column
 from draftline.engine.bench.exact.results import holds, table
 from draftline.engine.bench.exact.suites import SUITES, questions, random_prompts, suite
+from draftline.engine.config import EngineConfig
 
 SHAPE = {
     "architectures": ["LlamaForCausalLM"],
@@ -146,6 +148,7 @@ def test_another_arithmetic_fails_and_the_first_difference_is_named(
 def test_a_run_without_a_preemption_fails(shape: str, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     arguments = f"--shape {shape} --limit 1 --max-tokens 4 --suites greedy --columns preempted --set device=cpu"
+    arguments += " --set kv_cache_memory_gib=1e-2"  # a string in YAML
     with pytest.raises(SystemExit) as caught:
         main(f"{arguments} --output {out}".split())
     assert caught.value.code == 1
@@ -180,3 +183,13 @@ def test_an_unknown_column_is_named(shape: str, tmp_path: Path) -> None:
     arguments = f"--shape {shape} --limit 1 --max-tokens 4 --suites greedy --columns agian --set device=cpu"
     with pytest.raises(SystemExit, match="agian: not one of again, batches of 8"):
         main(f"{arguments} --output {tmp_path / 'out.jsonl'}".split())
+
+
+def test_the_memory_of_caches_is_that_for_the_device_which_is_set(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(config: EngineConfig, *_: object) -> EngineAnswers:
+        raise ValueError(f"{config.device}: {config.kv_cache_memory_gib} GiB")
+
+    monkeypatch.setattr(measure, "ALONE", replace(ALONE, ask=ask))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with pytest.raises(SystemExit, match=r"^cpu: 1\.0 GiB$"):
+        main(f"--shape {shape} --limit 1 --set device=cpu".split())

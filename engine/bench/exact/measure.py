@@ -59,7 +59,7 @@ def measure(
         chosen = {name: suites[name] for name in suites if column.suites is None or name in column.suites}
         if chosen:
             if column.scarce_cache:
-                options = scarce(alone, common["kv_cache_memory_gib"], max_tokens)
+                options = scarce(alone, float(common["kv_cache_memory_gib"]), max_tokens)
                 column = replace(column, options=options)
             got = answers_of(column, chosen)
             for name, answers in zip(chosen, got.suites, strict=True):
