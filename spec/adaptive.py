@@ -16,7 +16,7 @@ is worth it for the tokens that it probably still decides. The catching up with 
 - Drafting begins, or changes its length, for a gain of a few percent. It ends as soon as it is no gain.
 - While it is off, rare probes of a few rows measure whether it would be faster again. While it is on, rare steps
   without drafts measure what they take at present: the machine may have become busy, which slows steps with drafts
-  alone.
+  alone. Others have a draft more or fewer, which may have been measured too long.
 
 This module deals with costs and counts only: no tensors, and nothing that changes an output.
 """
@@ -64,8 +64,8 @@ _PROBED_ROWS = 8
 STEPS_PER_CHOICE = 4
 """The fewest steps for which a choice of drafts stands, and those of a probe: acceptance changes slowly."""
 
-_WITHOUT_SHARE = 0.004
-"""The share of the time that probes without drafts may cost while speculation is on."""
+_OTHERS_SHARE = 0.004
+"""The share of the time that probes of another length, or without drafts, may cost while speculation is on."""
 
 _DRAFTING_STEPS = 200
 """The fewest steps with drafts between two such probes: after one, a drafter may have to catch up."""
@@ -104,7 +104,8 @@ class DraftBudgets:
         self._shortest = min(costs.draft_lens[1:], default=0)
         self._since_probe = 0
         self._joined: Offers | None = None  # what rows follow that come later; None where none drafts, and in probes
-        self._drafting_steps = 0  # since the last probe without drafts
+        self._drafting_steps = 0  # since the last probe of another length
+        self._probes = 0  # of other lengths
         self._first_probes = _FIRST_DRAFTING_STEPS  # the most before the next one; it doubles up to infinity
         self._pace = Pace()
         self.stands_for = 0
@@ -187,15 +188,26 @@ class DraftBudgets:
         self._standing = offers.one(chosen) if chosen else None
         if not chosen:
             return self._probe(rows, steps)
-        lost = STEPS_PER_CHOICE * (1 - rates[0] / rates[chosen])  # by a probe without drafts, in steps with them
-        if self._drafting_steps >= min(max(_DRAFTING_STEPS, lost / _WITHOUT_SHARE), self._first_probes):
+        other = self._other_length(len(rows), chosen)
+        lost = STEPS_PER_CHOICE * (1 - rates[other] / rates[chosen])  # by a probe of it, in steps
+        if self._drafting_steps >= min(max(_DRAFTING_STEPS, lost / _OTHERS_SHARE), self._first_probes):
             self._drafting_steps, self.stands_for = 0, STEPS_PER_CHOICE
             self._first_probes *= 2
-            return [0] * len(rows)
-        self._drafting_steps += steps
-        self._joined = self._standing
+            self._probes += 1
+            chosen = other
+        else:
+            self._drafting_steps += steps
+            self._joined = self._standing
         drafts: list[int] = budgets[chosen].tolist()
         return drafts
+
+    def _other_length(self, rows: int, chosen: int) -> int:
+        """The index of the length of the next probe beside the ``chosen`` one: none, then one of its neighbours."""
+        turn, up = self._probes % 2, 1 if self._probes % 4 == 1 else -1
+        neighbours = [index for index in (chosen + up, chosen - up) if 0 < index < len(self._lens)]
+        own = self._costs.kind(rows, int(self._lens[chosen]))
+        apart = [index for index in neighbours if self._costs.kind(rows, int(self._lens[index])) != own]
+        return apart[0] if turn and apart else 0
 
     def join(self, rows: Sequence[DraftingRow]) -> list[int]:
         """The drafts of rows that came after the last choice."""

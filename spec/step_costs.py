@@ -128,8 +128,7 @@ _MAX_OFF = math.log(1.5)
 it."""
 
 _ALL_OF_FIRST, _LATER_EVERY = 16, 3
-"""Of steps that all have drafts, or all none, the first so many teach, and later one in so many: the host has little
-time."""
+"""Of steps of one kind the first so many teach, and later one in so many: the host has little time."""
 
 _MIN_RATIO = 1e-3
 """A coarse clock may see no time at all pass."""
@@ -159,7 +158,7 @@ class Pace:
         self._kind = 0  # whose factor that is
         self._others: dict[int, tuple[float, float]] = {}  # those of other kinds that steps had, and their variances
         self._drafting = False  # in the step before
-        self._alike = 0  # steps since that changed
+        self._alike = 0  # steps since that, or the kind, changed
 
     def of_kind(self, kind: int) -> float:
         """The factor of steps of one kind alone, beside that of all steps; 1 for those without drafts."""
@@ -182,11 +181,12 @@ class Pace:
         if drafting is not self._drafting:
             self._drafting, self._alike = drafting, 0
             return
+        if drafting and kind != self._kind:
+            self._turn_to(kind)
+            self._alike = 0
         self._alike += 1
         if self._alike > _ALL_OF_FIRST and self._alike % _LATER_EVERY:
             return
-        if drafting and kind != self._kind:
-            self._turn_to(kind)
         of_all, of_drafting, of_prompts, of_kind = [math.exp(factor) for factor in self._factors]
         decodes *= of_all * (of_drafting * of_kind if drafting else 1.0)
         prompts *= of_all * of_prompts

@@ -194,6 +194,27 @@ def test_a_length_that_was_measured_too_short_is_given_up() -> None:
     assert sum(wanted == 2 for wanted in chosen[-200:]) > 180
 
 
+def test_a_length_that_was_measured_too_long_is_tried() -> None:
+    """Two drafts seem to cost as much as four. They are worth more than one and four, which rare probes show."""
+    measured = CostTable({(1, 0): 1.0, (1, 1): 1.15, (1, 2): 1.6, (1, 4): 1.7})
+    takes = {0: 1.0, 1: 1.15, 2: 1.25, 4: 1.7}
+    budgets = DraftBudgets(measured, prior=0.6)
+    one = DraftingRow(RowAcceptance())
+    left, wanted, chosen = 0, 0, []
+    for step in range(12_000):
+        if not left:
+            [wanted] = budgets.choose([one])
+            left = budgets.stands_for
+        left -= 1
+        chosen.append(wanted)
+        if wanted:
+            right = min(wanted, [0, 1, 3, 0, 1, 2, 4, 0, 1, 2][step * 7 % 10])
+            budgets.observe([(one.acceptance, wanted, right)])
+        budgets.observe_step(1, wanted, wanted, takes[wanted])
+    assert 2 not in chosen[:50]
+    assert sum(wanted == 2 for wanted in chosen[-4000:]) > 0.97 * 4000
+
+
 def test_drafts_that_become_dear_end() -> None:
     """Steps with drafts tell what they take together with all others; only steps without drafts tell the two apart."""
     table = CostTable(CHEAP)
