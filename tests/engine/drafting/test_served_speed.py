@@ -131,16 +131,18 @@ def test_served_speed_is_that_of_the_best_fixed_number(
 _BUSY = {"greedy": always(0.65, 0.68, 0.7), "sampled": always(0.46, 0.43, 0.45), "0.3": always(0.3)}
 
 
-@pytest.mark.parametrize("rows", [pytest.param(8, marks=pytest.mark.slow), 64])
-def test_served_speed_where_requests_are_greedy_first_and_then_not(rows: int) -> None:
+@pytest.mark.parametrize(("rows", "of_best"), [(8, 0.985), pytest.param(64, 0.97, marks=pytest.mark.slow)])
+def test_served_speed_where_requests_are_greedy_first_and_then_not(rows: int, of_best: float) -> None:
     """Drawn tokens are drafted right less often, which the greedy ones before do not tell."""
-    served = _SMOLLM2.with_drafter(0.04, 0.05, 0.1, 0.0001)
-    budgets = DraftBudgets(served.table(rows), served.catch_up)
-    drafting = AdaptiveDrafting(budgets, MAX_DRAFTS, 128, clock=lambda: 0.0)
-    for kind, temperature in (("greedy", 0.0), ("sampled", 1.0), ("greedy", 0.0), ("sampled", 1.0)):
-        waiting = texts(_BUSY[kind], 4 * rows, rows, temperature=temperature)
-        got = serve(served, waiting, rows, drafting, budgets.observe_step).rate
-    assert got >= 0.98 * max(serve(served, waiting, rows, Fixed(drafts)).rate for drafts in DRAFT_LENS)
+    served, shares = _SMOLLM2.with_drafter(0.04, 0.05, 0.1, 0.0001), []
+    for seed in range(6):
+        budgets = DraftBudgets(served.table(rows), served.catch_up)
+        drafting = AdaptiveDrafting(budgets, MAX_DRAFTS, 128, clock=lambda: 0.0)
+        for kind, temperature in (("greedy", 0.0), ("sampled", 1.0), ("greedy", 0.0), ("sampled", 1.0)):
+            waiting = texts(_BUSY[kind], 4 * rows, seed, temperature=temperature)
+            got = serve(served, waiting, rows, drafting, budgets.observe_step).rate
+        shares.append(got / max(serve(served, waiting, rows, Fixed(drafts)).rate for drafts in DRAFT_LENS))
+    assert fmean(shares) >= of_best
 
 
 _HOSTS = {
