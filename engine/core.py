@@ -253,8 +253,7 @@ class Core:
         """End the requests that are past their deadline, whether they run or wait."""
         updates: _Updates = []
         for request in self._deadlines.expired(self.now()):
-            if self._live.get(request.request_id) is request:
-                updates += self._end_requests(request.sequences, DeadlineExceededError())
+            updates += self._end_requests(request.sequences, DeadlineExceededError())
         return updates
 
     def _step_tokens(self) -> int | None:
@@ -393,6 +392,7 @@ class Core:
         if request.request_id in self._live and all(sequence.finished for sequence in request.sequences):
             del self._live[request.request_id]
             self.backlog.drop(request.request_id)
+            self._deadlines.drop(request.request_id)
             for sequence in request.sequences:
                 del self._outputs[sequence]
                 self._policy.forget(sequence)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from fake_engine import ByteTokenizer, fake_info
+import gc
+import weakref
 
+from fake_engine import ByteTokenizer, fake_info
+from tiny import tiny_core
+
+from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request import deadlines
 from draftline.engine.request.deadlines import Deadlines
@@ -21,21 +26,51 @@ def names(watched: Deadlines, now: float) -> list[str]:
 
 def test_each_expires_once_in_the_order_of_deadlines() -> None:
     watched = Deadlines()
-    for name, timeout in (("late", 9.0), ("never", None), ("soon", 1.0), ("also soon", 1.0)):
+    for name, timeout in (("late", 9.0), ("never", None), ("soon", 1.0), ("sooner", 0.7)):
         watched.add(request(name, timeout))
     assert names(watched, 100.5) == []
-    assert names(watched, 101.0) == ["soon", "also soon"]
+    assert names(watched, 101.0) == ["sooner", "soon"]
     assert names(watched, 1e9) == ["late"]
 
 
-def test_ended_requests_are_forgotten_before_their_time() -> None:
+def test_requests_that_have_ended_do_not_expire() -> None:
     watched = Deadlines()
-    running = request("running", 1000.0)
-    watched.add(running)
+    watched.add(request("ended", 1.0))
+    watched.drop("ended")
+    watched.drop("has none")
+    assert names(watched, 1e9) == []
+
+
+def test_an_id_may_be_used_again() -> None:
+    watched = Deadlines()
+    watched.add(request("again", 1.0))
+    watched.drop("again")
+    watched.add(request("again", 9.0))
+    assert names(watched, 101.0) == []
+    assert names(watched, 109.0) == ["again"]
+
+
+def test_long_deadlines_of_short_requests_do_not_pile_up() -> None:
+    watched = Deadlines()
+    watched.add(request("running", 1000.0))
     for _ in range(2 * deadlines._MIN_SWEEP):
-        short = request("short", 1000.0)
-        short.sequences[0].finished = True
-        watched.add(short)
-    kept = names(watched, 1e9)
-    assert "running" in kept
-    assert len(kept) <= deadlines._MIN_SWEEP + 1
+        watched.add(request("short", 1000.0))
+        watched.drop("short")
+    assert len(watched._heap) <= deadlines._MIN_SWEEP
+    assert names(watched, 1e9) == ["running"]
+
+
+def test_a_request_that_has_ended_is_freed_before_its_deadline() -> None:
+    def sink(pairs: object) -> None:
+        """Takes the updates. Only the request refers to it."""
+
+    core = tiny_core()
+    builder = RequestBuilder(core.info, core.tokenizer, 5.0)
+    wanted = GenerateRequest((1, 2, 3), SamplingParams(max_tokens=2), timeout_s=1e6)
+    core.add(builder.build("short", wanted, sink, core.now()))
+    kept = weakref.ref(sink)
+    del sink
+    while core.has_work:
+        core.step()
+    gc.collect()
+    assert kept() is None
