@@ -9,10 +9,14 @@ from functools import cache
 from pathlib import Path
 
 
-def user_cache_folder(name: str) -> Path:
-    """The user's folder for one cache: ``$XDG_CACHE_HOME/draftline/<name>``, by default in ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "draftline" / name
+def user_cache_folder(name: str) -> Path | None:
+    """The user's folder for one cache: ``$XDG_CACHE_HOME/draftline/<name>``, by default in ``~/.cache``.
+
+    Returns:
+        None for a user without a home folder, such as a number that a container runs as.
+    """
+    bases = (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache"))
+    return next((Path(base, "draftline", name) for base in bases if os.path.isabs(base)), None)
 
 
 def write_whole(path: Path, content: bytes) -> None:

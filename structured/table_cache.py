@@ -56,7 +56,7 @@ class CachedTables:
 
 
 def cache_folder(option: str) -> Path | None:
-    """The folder that an option names: "auto" is the user's, "none" is no folder."""
+    """The folder that an option names: "auto" is the user's, if the user has one, "none" is no folder."""
     return {"auto": user_cache_folder("constraints"), "none": None}.get(option, Path(option))
 
 

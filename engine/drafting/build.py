@@ -30,6 +30,7 @@ from draftline.spec.ngram import NGram
 from draftline.spec.ngram_table import NGramTable
 from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.step_costs import NO_CATCH_UP, CatchUpCost, CostTable, RaggedCostTable
+from draftline.structured.cache_files import user_cache_folder
 
 MakeDrafter = Callable[[EngineConfig, Ops, ConstraintTable, torch.device], Drafter]
 """Makes a drafter that has no weights."""
@@ -181,7 +182,7 @@ class DrafterBuilder:
         known = measured_context(table, self.max_draft_tokens, positions)
         caught_up = () if self._draft is None else caught_up_tokens(known)
         rounds = _GRAPH_COST_ROUNDS if self._by_graphs else _COST_ROUNDS
-        costs = CostCache(self._config, facts).get_or_measure(
+        costs = CostCache(self._config, facts, user_cache_folder("step-costs")).get_or_measure(
             [*product(rows, draft_lens), *[(0, tokens) for tokens in caught_up]],
             lambda: {
                 **measure_costs(runner, table, known, rows, draft_lens, rounds),

@@ -18,7 +18,7 @@ from pathlib import Path
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.costs import Costs
 from draftline.engine.fingerprint import engine_digest
-from draftline.structured.cache_files import user_cache_folder, write_whole
+from draftline.structured.cache_files import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -29,29 +29,32 @@ _SUFFIX = ".json"
 class CostCache:
     """The costs of one engine's steps."""
 
-    def __init__(self, config: EngineConfig, facts: tuple[str, ...], folder: Path | None = None) -> None:
+    def __init__(self, config: EngineConfig, facts: tuple[str, ...], folder: Path | None) -> None:
         """Nothing is read yet.
 
         Args:
             config: the engine's options.
             facts: what else a step's duration depends on: the device, the libraries, the models' shapes.
-            folder: where to keep costs, made when the first are kept; None is the user's.
+            folder: where to keep costs, made when the first are kept; None keeps none.
         """
-        self._path = (folder or user_cache_folder("step-costs")) / f"{engine_digest(config, facts)}{_SUFFIX}"
+        self._path = None if folder is None else folder / f"{engine_digest(config, facts)}{_SUFFIX}"
 
     def get_or_measure(self, shapes: Collection[tuple[int, int]], measure: Callable[[], Costs]) -> Costs:
         """The costs of steps of these rows and drafts: those in the folder, or else new ones, which are kept."""
-        costs = self._read(shapes)
+        if self._path is None:
+            return measure()
+        costs = self._read(self._path, shapes)
         if costs is None:
             costs = measure()
-            self._keep(costs)
+            self._keep(self._path, costs)
         return costs
 
-    def _read(self, shapes: Collection[tuple[int, int]]) -> Costs | None:
+    @staticmethod
+    def _read(path: Path, shapes: Collection[tuple[int, int]]) -> Costs | None:
         try:
-            if not 0 <= time.time() - self._path.stat().st_mtime < _MAX_AGE_S:
+            if not 0 <= time.time() - path.stat().st_mtime < _MAX_AGE_S:
                 return None
-            content = self._path.read_bytes()
+            content = path.read_bytes()
         except OSError:
             return None
         try:
@@ -59,18 +62,19 @@ class CostCache:
             if costs.keys() != set(shapes) or not all(0 < seconds < math.inf for seconds in costs.values()):
                 raise ValueError("its steps are others")
         except (ValueError, TypeError) as error:
-            logger.warning("%s is ignored: it is no file of step costs, or not whole (%s)", self._path, error)
+            logger.warning("%s is ignored: it is no file of step costs, or not whole (%s)", path, error)
             return None
         return costs
 
-    def _keep(self, costs: Costs) -> None:
+    @staticmethod
+    def _keep(path: Path, costs: Costs) -> None:
         content = json.dumps([[rows, drafts, seconds] for (rows, drafts), seconds in costs.items()])
         try:
-            write_whole(self._path, content.encode())
+            write_whole(path, content.encode())
         except OSError as error:
-            logger.warning("step costs are not kept in %s: %s", self._path.parent, error)
+            logger.warning("step costs are not kept in %s: %s", path.parent, error)
             return
-        for path in self._path.parent.glob(f"*{_SUFFIX}"):
+        for other in path.parent.glob(f"*{_SUFFIX}"):
             with suppress(OSError):  # another process may remove it at the same time
-                if time.time() - path.stat().st_mtime > _MAX_AGE_S:
-                    path.unlink()
+                if time.time() - other.stat().st_mtime > _MAX_AGE_S:
+                    other.unlink()

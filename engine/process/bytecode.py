@@ -18,10 +18,12 @@ def keep_compiled_modules() -> None:
     """
     if sys.pycache_prefix is not None or _are_kept("torch"):
         return
+    folder = user_cache_folder("modules")
+    if folder is None:
+        return
     try:
-        folder = user_cache_folder("modules")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except (OSError, RuntimeError):  # nothing can be written there, or the user has no home
+    except OSError:  # nothing can be written there
         return
     if not os.access(folder, os.W_OK):
         return

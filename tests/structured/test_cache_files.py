@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from draftline.structured.cache_files import code_digest, user_cache_folder, write_whole
+from draftline.structured.table_cache import cache_folder
 
 
 def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,6 +15,16 @@ def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     for unusable in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", unusable)
         assert user_cache_folder("constraints") == Path.home() / ".cache/draftline/constraints"
+
+
+def test_a_user_without_a_home_has_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_000)  # no user's number
+    assert user_cache_folder("constraints") is None
+    assert cache_folder("auto") is None
+    assert cache_folder("none") is None
+    assert cache_folder("/named") == Path("/named")
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:

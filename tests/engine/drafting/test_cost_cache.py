@@ -32,7 +32,7 @@ class Measure:
         return COSTS
 
 
-def measures(folder: Path, config: EngineConfig | None = None, facts: tuple[str, ...] = FACTS) -> int:
+def measures(folder: Path | None, config: EngineConfig | None = None, facts: tuple[str, ...] = FACTS) -> int:
     """How often an engine that starts now measures."""
     measure = Measure()
     assert CostCache(config or EngineConfig(), facts, folder).get_or_measure(SHAPES, measure) == COSTS
@@ -42,6 +42,10 @@ def measures(folder: Path, config: EngineConfig | None = None, facts: tuple[str,
 def test_the_second_engine_does_not_measure(tmp_path: Path) -> None:
     assert [measures(tmp_path) for _ in range(3)] == [1, 0, 0]
     assert measures(tmp_path, EngineConfig(model="another name", default_seed=1)) == 0
+
+
+def test_without_a_folder_every_engine_measures() -> None:
+    assert [measures(None) for _ in range(2)] == [1, 1]
 
 
 @pytest.mark.parametrize(

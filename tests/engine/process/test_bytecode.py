@@ -57,11 +57,7 @@ def test_a_folder_that_the_user_has_chosen_is_used(tmp_path: Path) -> None:
 
 
 def test_a_user_without_a_home_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", no_home)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(bytecode, "user_cache_folder", lambda name: None)
     monkeypatch.setattr(bytecode, "_are_kept", lambda package: False)
     monkeypatch.setattr(sys, "pycache_prefix", None)
     bytecode.keep_compiled_modules()
