@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import importlib.util
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ def resolve_model(model: str, hub_files: Sequence[str] = MODEL_FILES) -> ModelSo
         return _embedded(model, EMBEDDED_MODELS[model])
     if model in EMBEDDED_DRAFTS:
         return ModelSource(SourceKind.FOLDER, EMBEDDED_DRAFTS[model], model)
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))  # `Path.expanduser` raises an error for an unknown user
     if path.is_dir():
         return _in_folder(path, model)
     if path.is_file():

@@ -62,6 +62,8 @@ def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
         resolve_model(str(touch(tmp_path / "model.bin")))
     with pytest.raises(ModelLoadError, match=r"/no/such/model: no such file or folder.*smollm2"):
         resolve_model("/no/such/model")
+    with pytest.raises(ModelLoadError, match="~no-such-user/model: no such file or folder"):
+        resolve_model("~no-such-user/model")
 
 
 def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
