@@ -14,8 +14,8 @@ from __future__ import annotations
 _DECAY = 0.9
 """Weight of the previous mean in the moving average of the seconds of a token."""
 
-_MAX_FLOWS = 4096
-"""Flows to remember before those that are over are forgotten."""
+_MIN_SWEEP = 4096
+"""The number of flows from which those that are over are forgotten."""
 
 
 class FairShares:
@@ -29,6 +29,7 @@ class FairShares:
         """No caller has work. ``seconds_per_token`` holds until it is measured."""
         self.seconds_per_token = seconds_per_token
         self._done_at: dict[tuple[str, float], float] = {}
+        self._sweep_at = _MIN_SWEEP
 
     def order(self, caller: str, weight: float, head_start_s: float, tokens: int, now: float) -> float:
         """The place of a new request in the queue, in seconds; smaller comes first.
@@ -42,8 +43,10 @@ class FairShares:
         """
         flow = caller, head_start_s
         start = max(now, self._done_at.get(flow, now))
-        if len(self._done_at) >= _MAX_FLOWS:
+        if len(self._done_at) >= self._sweep_at:
             self._done_at = {flow: done for flow, done in self._done_at.items() if done > now}
+            # However many have work, a request looks through a few on average.
+            self._sweep_at = max(_MIN_SWEEP, 2 * len(self._done_at))
         self._done_at[flow] = start + tokens * self.seconds_per_token / weight
         return start - head_start_s
 

@@ -80,6 +80,17 @@ def test_callers_that_have_gone_are_forgotten() -> None:
     assert len(shares._done_at) <= 4096
 
 
+def test_many_flows_with_work_are_seldom_looked_through() -> None:
+    shares = FairShares()
+    swept = 0
+    for priority in range(20_000):
+        before = shares._done_at
+        shares.order("caller", 1.0, float(priority), 1000, now=0.0)
+        swept += shares._done_at is not before
+    assert len(shares._done_at) == 20_000
+    assert swept == 3  # at 4,096, 8,192 and 16,384
+
+
 @pytest.fixture
 def make() -> object:
     core = tiny_core()
