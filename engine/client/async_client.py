@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from draftline.engine.client.access import call_metadata, is_grpc_address
 from draftline.engine.client.async_generation import AsyncGeneration, too_late
-from draftline.engine.client.channel import open_channel
+from draftline.engine.client.channel import open_channel, refuse_fork
 from draftline.engine.client.convert import constraint_message, constraint_report
 from draftline.engine.client.errors import call_error
 from draftline.engine.client.pace import Pacer, now
@@ -103,6 +103,7 @@ class AsyncClient:
         Raises:
             InvalidRequestError: the address is no text, or a URL; an argument has another type; a file of ``tls``
                 cannot be used; or the token has a character that no HTTP header can hold.
+            CallFailedError: this process is a fork of one that has made a client.
         """
         if not is_grpc_address(address):
             raise InvalidRequestError(FieldViolation("address", f"must be host:port of a gRPC server, not {address!r}"))
@@ -144,7 +145,7 @@ class AsyncClient:
 
         Raises:
             InvalidRequestError: an argument has a wrong type.
-            CallFailedError: the client is closed.
+            CallFailedError: the client is closed, or was made before a fork.
         """
         return self._start(as_request(as_prompt(prompt), sampling_params, constraint, options))
 
@@ -252,8 +253,7 @@ class AsyncClient:
         Raises:
             DeadlineExceededError: there is none within ``timeout`` seconds.
         """
-        if self._closed:
-            raise CallFailedError(_CLOSED)
+        self._check_open()
         asking = asyncio.create_task(self._answer(call, timeout))
         self._asking.add(asking)
         try:
@@ -318,14 +318,18 @@ class AsyncClient:
         """Close it."""
         await self.close()
 
+    def _check_open(self) -> None:
+        refuse_fork()
+        if self._closed:
+            raise CallFailedError(_CLOSED)
+
     def _current_session(self) -> ClientSession:
         if self._session is None or self._session.has_ended:
             self._session = self.open_session()
         return self._session
 
     def _start(self, request: GenerateRequest) -> AsyncGeneration[Any]:
-        if self._closed:
-            raise CallFailedError(_CLOSED)
+        self._check_open()
         generation: AsyncGeneration[Any] = AsyncGeneration(request, self._current_session, self._retry, self._pace)
         self._running.add(generation)
         generation.on_end(self._running.discard)

@@ -12,6 +12,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from draftline.engine.client.async_client import AsyncClient
 from draftline.engine.client.async_generation import AsyncGeneration
+from draftline.engine.client.channel import refuse_fork
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.tls import Tls
 from draftline.engine.errors import CallFailedError
@@ -42,13 +43,17 @@ class _Loop:
         """Wait for a coroutine's result. Leaving early, as by Ctrl-C, cancels it.
 
         Raises:
-            CallFailedError: the loop is closed, or was closed meanwhile.
+            CallFailedError: the loop is closed, or was closed meanwhile; or its thread is missing, in a fork.
         """
-        with self._lock:
-            if self._loop.is_closed():
-                work.close()
-                raise CallFailedError("the client is closed")
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            refuse_fork()  # before the lock, which a thread of the parent may have
+            with self._lock:
+                if self._loop.is_closed():
+                    raise CallFailedError("the client is closed")
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except CallFailedError:
+            work.close()
+            raise
         try:
             return future.result()
         except CancelledError:  # by `close`
