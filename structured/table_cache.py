@@ -14,6 +14,7 @@ import logging
 import os
 import unicodedata
 import zipfile
+from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, fields
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -113,7 +114,10 @@ class TableCache:
         return self._folder / f"{digest.hexdigest()[:40]}{_SUFFIX}"
 
     def _evict(self) -> None:
-        files = [(path, path.stat()) for path in self._folder.glob(f"*{_SUFFIX}")]
+        files: list[tuple[Path, os.stat_result]] = []
+        for path in self._folder.glob(f"*{_SUFFIX}"):
+            with suppress(FileNotFoundError):  # another process has renamed or removed it
+                files.append((path, path.stat()))
         size = sum(status.st_size for _, status in files)
         for path, status in sorted(files, key=lambda one: one[1].st_mtime):
             if size <= self._max_bytes:

@@ -142,6 +142,19 @@ def test_the_oldest_files_go_when_the_folder_is_full(folder: Path) -> None:
     assert [cache.get(spec) is not None for spec in specs] == [True, False, True]
 
 
+def test_a_file_that_another_process_removes_meanwhile_is_no_fault(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = folder / "gone.tables"
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [*glob(self, pattern), gone])
+    cache = TableCache(folder, VOCABULARY)
+    with caplog.at_level(logging.WARNING):
+        cache.put(SPEC, tables())
+    assert not caplog.records
+    assert cache.get(SPEC) is not None
+
+
 def test_a_folder_that_cannot_be_written_is_one_line_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
