@@ -36,6 +36,10 @@ logger = logging.getLogger(__name__)
 MAX_CACHE_BYTES = 256 << 20
 """Size of the files of one folder; beyond it, those used least recently go."""
 
+_LOOK_AFTER = 64
+"""A process looks through the folder each time that it has written this part of what may be in it: thousands of small
+files take longer than a compilation."""
+
 _SUFFIX = ".tables"
 
 
@@ -75,6 +79,7 @@ class TableCache:
         self._folder = folder
         self._tokens = vocabulary
         self._max_bytes = max_bytes
+        self._room = 0  # bytes to write before the next look
 
     def get(self, constraint: ConstraintSpec) -> CachedTables | None:
         """The tables of a constraint; None if they are not cached."""
@@ -98,7 +103,9 @@ class TableCache:
             return
         try:
             write_whole(self._path(constraint), content)
-            self._evict()
+            self._room -= len(content)
+            if self._room < 0:
+                self._evict()
         except OSError as error:
             logger.warning("constraint tables are not kept in %s: %s", self._folder, error)
 
@@ -114,13 +121,15 @@ class TableCache:
         return self._folder / f"{digest.hexdigest()[:40]}{_SUFFIX}"
 
     def _evict(self) -> None:
+        """Make room for what this process writes before its next look."""
+        self._room = self._max_bytes // _LOOK_AFTER
         files: list[tuple[Path, os.stat_result]] = []
         for path in self._folder.glob(f"*{_SUFFIX}"):
             with suppress(FileNotFoundError):  # another process has renamed or removed it
                 files.append((path, path.stat()))
         size = sum(status.st_size for _, status in files)
         for path, status in sorted(files, key=lambda one: one[1].st_mtime):
-            if size <= self._max_bytes:
+            if size <= self._max_bytes - self._room:
                 return
             path.unlink(missing_ok=True)
             size -= status.st_size

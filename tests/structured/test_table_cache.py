@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -140,6 +141,27 @@ def test_the_oldest_files_go_when_the_folder_is_full(folder: Path) -> None:
     assert cache.get(specs[0]) is not None  # now the youngest
     cache.put(specs[2], tables(specs[2].source))
     assert [cache.get(spec) is not None for spec in specs] == [True, False, True]
+
+
+def test_the_folder_is_looked_through_seldom_and_stays_within_its_size(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TableCache(folder, VOCABULARY).put(SPEC, tables())
+    [path] = folder.iterdir()
+    most = 128 * path.stat().st_size
+    looks: list[str] = []
+    glob = Path.glob
+
+    def counted(self: Path, pattern: str) -> Iterator[Path]:
+        looks.append(pattern)
+        return glob(self, pattern)
+
+    monkeypatch.setattr(Path, "glob", counted)
+    cache = TableCache(folder, VOCABULARY, max_bytes=most)
+    for serial in range(200):
+        cache.put(ConstraintSpec("regex", f"ab+c{serial}"), tables())
+    assert len(looks) <= 1 + 200 / 2
+    assert most * 0.9 < sum(each.stat().st_size for each in folder.iterdir()) <= most
 
 
 def test_a_file_that_another_process_removes_meanwhile_is_no_fault(
