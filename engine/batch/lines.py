@@ -53,10 +53,12 @@ def read_lines(path: Path, plain: PlainPrompts) -> Iterator[BatchLine]:
     """Read the requests of a file, one a line. Empty lines are left out.
 
     Raises:
-        UsageError: the file cannot be read.
+        UsageError: the file cannot be read, or not twice.
     """
     try:
         with path.open("rb") as file:
+            if not file.seekable():  # a second reader, after `check_ids`, would find nothing
+                raise UsageError(f"{path}: is a pipe, but the requests are read twice: write them to a file first")
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield _parsed(line, f"line-{number}", plain)
@@ -68,7 +70,7 @@ def check_ids(path: Path, plain: PlainPrompts) -> set[str]:
     """The names of all requests of a file.
 
     Raises:
-        UsageError: two requests have one name, or the file cannot be read.
+        UsageError: two requests have one name, or the file cannot be read twice.
     """
     ids: set[str] = set()
     for line in read_lines(path, plain):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +41,8 @@ class AnswerFile:
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from error
         try:
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                raise UsageError(f"{path}: is no regular file, so that no later run could go on with it")
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

@@ -161,6 +161,17 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         AnswerFile(other, {"a"})
 
 
+def test_pipes_are_refused() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b'"a"\n')
+    os.close(writer)
+    with pytest.raises(UsageError, match=rf"/dev/fd/{reader}: is a pipe"):
+        check_ids(Path(f"/dev/fd/{reader}"), PLAIN)
+    with pytest.raises(UsageError, match=rf"/dev/fd/{reader}: is no regular file"):
+        AnswerFile(Path(f"/dev/fd/{reader}"), set())
+    os.close(reader)
+
+
 async def test_a_full_queue_is_waited_for(
     url: str, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
