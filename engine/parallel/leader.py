@@ -104,8 +104,8 @@ def start_ranks(config: EngineConfig, shape: ModelConfig, device: torch.device) 
         device: rank 0's.
 
     Raises:
-        ModelLoadError: the model cannot be divided between so many ranks, or this process has divided one between GPUs
-            before.
+        ModelLoadError: the model cannot be divided between so many ranks, this process has divided one between GPUs
+            before, or no folder for temporary files can be written.
     """
     if config.tensor_parallel_size == 1:
         return StartedRanks()
@@ -133,9 +133,12 @@ class Ranks(StartedRanks):
         Args:
             config: the engine's options.
             device: rank 0's.
+
+        Raises:
+            ModelLoadError: no folder for temporary files can be written.
         """
         self._size, self._device = config.tensor_parallel_size, device
-        self._folder = Path(tempfile.mkdtemp(prefix="draftline-ranks-"))
+        self._folder = _store_folder()
         self._plans = PlanSender(self._size - 1, self.check_alive)
         self._progress = Progress(self._plans.progress, 0)
         self._lost: Exception | None = None
@@ -311,6 +314,17 @@ class Ranks(StartedRanks):
         self._on_lost()
         if self._device.type == "cuda" and not self._closing.wait(_GRACE_S):
             os._exit(1)
+
+
+def _store_folder() -> Path:
+    """A folder for the file through which the ranks find each other."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="draftline-ranks-"))
+    except OSError as error:
+        raise ModelLoadError(
+            f"tensor_parallel_size: the ranks meet in a folder for temporary files, and none can be written (set TMPDIR): "
+            f"{error.strerror}"
+        ) from error
 
 
 def _can_run(process: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from exact_models import write_model
 from patience import PATIENCE_S, wait_until
 from rank_servers import Servers, follower_of, gone, last_words
 
-from draftline import Client, EngineStoppedError, RetryPolicy, SamplingParams
+from draftline import LLM, Client, EngineStoppedError, ModelLoadError, RetryPolicy, SamplingParams
 
 
 @pytest.fixture
@@ -51,6 +52,15 @@ def test_a_lost_rank_ends_the_server(
     assert server.returncode == 1
     assert reason in last_words(err)
     wait_until(lambda: gone(rank))
+
+
+def test_without_a_folder_for_temporary_files_ranks_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path, "llama-64")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(ModelLoadError, match=r"tensor_parallel_size: .*set TMPDIR.*: No such file or directory"):
+        LLM(str(tmp_path), tensor_parallel_size=2, device="cpu")
 
 
 _HANGING = """
