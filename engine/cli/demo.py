@@ -6,13 +6,11 @@ import asyncio
 import json
 import signal
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Annotated
 
 import grpc
@@ -24,6 +22,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from rich.console import Console
 
 from draftline.engine.chat.messages import Chat
+from draftline.engine.cli.errors import temporary_folder
 from draftline.engine.cli.generate import summary
 from draftline.engine.cli.serve import LISTENING
 from draftline.engine.cli.views.demo import LineView, PanelView, View
@@ -180,8 +179,8 @@ async def _server(console: Console, engine: EngineConfig) -> AsyncIterator[str]:
 
     Stops it at the end, and reports its exit.
     """
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "stderr").open("w+b") as log:
-        config = Path(folder) / "engine.yaml"
+    with temporary_folder() as folder, (folder / "stderr").open("w+b") as log:
+        config = folder / "engine.yaml"
         config.write_text(yaml.safe_dump(engine.model_dump(exclude_unset=True)))
         arguments = ("serve", "--config", str(config), "--host", "127.0.0.1", "--port", "0")
         process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdout=asyncio.subprocess.PIPE, stderr=log)

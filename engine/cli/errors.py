@@ -1,12 +1,14 @@
-"""Errors of the command line: one line on standard error, and an exit code. Its standard streams."""
+"""The command line's errors: one line on standard error, and an exit code. Its streams and its temporary files."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
 import typer
@@ -66,6 +68,21 @@ def writable_output() -> Iterator[None]:
         yield
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder that is removed afterwards.
+
+    Raises:
+        UsageError: none can be written.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory()
+    except OSError as error:
+        raise UsageError(f"no folder for temporary files can be written (set TMPDIR): {error.strerror}") from error
+    with folder as name:
+        yield Path(name)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from tqdm import tqdm
 from draftline.engine.batch.lines import PlainPrompts, check_ids, read_lines
 from draftline.engine.batch.output import AnswerFile
 from draftline.engine.cli.connection import TOKEN_VARIABLE
+from draftline.engine.cli.errors import temporary_folder
 from draftline.engine.cli.models import find_models
 from draftline.engine.client.access import checked_token, http_url_problem
 from draftline.engine.config import EngineConfig
@@ -118,8 +118,8 @@ async def _target(server: str | None, config: EngineConfig) -> AsyncIterator[tup
     from draftline.engine.threaded_engine import start_engine  # imports torch, which takes seconds
 
     token = secrets.token_urlsafe(24)
-    with tempfile.TemporaryDirectory() as folder:
-        tokens = Path(folder, "tokens.yaml")
+    with temporary_folder() as folder:
+        tokens = folder / "tokens.yaml"
         tokens.touch(mode=0o600)
         tokens.write_text(yaml.safe_dump({"tokens": [{"name": "batch", "token": token}]}))
         here = Server(ServerConfig(port=0, http_port=0, tokens=str(tokens), log_requests=False))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +14,7 @@ from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import command_line
 from draftline.engine.cli.bench.load import console
 from draftline.engine.cli.bench.output import OutputFile
+from draftline.engine.cli.errors import temporary_folder
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
@@ -72,10 +71,10 @@ def throughput(
     chosen = chosen or (GPU_WORKLOADS if select_device(engine).type == "cuda" else CPU_WORKLOADS)
     longest = max(workload.max_model_len for workload in chosen)
     own = engine.model_dump(exclude_unset=True, exclude={"model", "dtype", "device"})
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         model = BenchmarkModel(engine.model, engine.model, None)
         if shape is not None and found is not None:
-            model = BenchmarkModel.of_shape(shape, found, Path(folder))
+            model = BenchmarkModel.of_shape(shape, found, folder)
         ours = Draftline(model, engine.dtype, engine.device, longest, own)
         contenders: list[Contender] = [ours]
         try:

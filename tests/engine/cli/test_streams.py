@@ -1,4 +1,4 @@
-"""The standard streams of the command: closed ones, and locales other than UTF-8."""
+"""The standard streams of the command: closed ones, and locales other than UTF-8. Its temporary files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from serving_command import assert_serves
+
+from draftline.engine.cli.errors import temporary_folder
+from draftline.engine.errors import UsageError
 
 FAKE_CLI = Path(__file__).parents[2] / "helpers" / "fake_cli.py"
 TEXT = "Zürich — 😀"
@@ -66,3 +70,16 @@ def test_text_is_utf_8_in_every_locale(encoding: str) -> None:
     assert answer["prompt"] == TEXT
     helped = subprocess.run([*command, "generate", "--help"], env=environment, capture_output=True, check=True)
     assert "╭" in helped.stdout.decode()
+
+
+def test_temporary_files_need_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with temporary_folder() as folder:
+        assert folder.parent == tmp_path
+    assert not folder.exists()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with (
+        pytest.raises(UsageError, match=r"no folder for temporary files can be written \(set TMPDIR\)"),
+        temporary_folder(),
+    ):
+        pass
