@@ -2,8 +2,9 @@ r"""Patterns of Rust's regex crate, the dialect of pydantic's ``pattern``, as sy
 
 Every text in which a search for the tree finds a match is one in which the crate finds a match. The classes ``\d``, ``\w``
 and ``\s`` are Unicode's there; the tree has ASCII's digits alone, and word boundaries only between characters of ASCII's words
-and others in ASCII. The boundaries of one side of a word, the flags ``m`` and ``x``, and Unicode properties other than general
-categories are not translated: `UntranslatablePatternError` names them.
+and others in ASCII. The flag ``m`` makes ``^`` a lookbehind and ``$`` a lookahead. The boundaries of one side of a word, the flag
+``R``, and Unicode properties other than general categories, those of `unicode.property_of` and scripts of `properties` are not
+translated: `UntranslatablePatternError` names them.
 
 The syntax is described at https://docs.rs/regex/latest/regex/#syntax.
 """
@@ -20,8 +21,11 @@ from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, 
 from draftline.structured.regular.syntax import (
     Anchor,
     Chars,
+    Lookahead,
+    Lookbehind,
     Node,
     alt,
+    literal,
     no_word_boundary,
     repeat,
     seq,
@@ -34,7 +38,11 @@ _COUNT: Final = re.compile(r"\{\s*(\d*)\s*(,\s*(\d*))?\s*\}")
 _FLAGS: Final = re.compile(r"\?([imsUuxR]*)(?:-([imsUuxR]+))?([:)])")
 _NAME: Final = re.compile(r"\?P?<[^>]+>")
 _HEX: Final = re.compile(r"(?:[xuU]\{([0-9A-Fa-f]+)\}|x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}))")
-_PROPERTY: Final = re.compile(r"([pP])(?:\{(\^?)(?:gc=|General_Category=)?([A-Za-z_]+)\}|([A-Z]))")
+_PROPERTY: Final = re.compile(r"([pP])(?:\{(\^?)(?:(gc|General_Category|sc|Script)=)?([A-Za-z_]+)\}|([A-Z]))")
+_OTHER_PROPERTY: Final = re.compile(r"[pP]\{([^}]*)\}")
+_SPACE: Final = re.compile("(?:[\t-\r \x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|#[^\n]*)+")
+"""What the flag ``x`` goes past: White_Space of Unicode, and comments."""
+
 _POSIX: Final = re.compile(r"\[:(\^?)([a-z]+):\]")
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 _POSIX_CLASSES: Final = {
@@ -72,6 +80,8 @@ def parse(pattern: str) -> Node:
 class _Flags:
     ignore_case: bool = False
     dot_all: bool = False
+    multiline: bool = False
+    verbose: bool = False
 
 
 class _Parser(PatternReader):
@@ -80,7 +90,7 @@ class _Parser(PatternReader):
             raise UntranslatablePatternError("groups nest too deep")
         options: list[Node] = []
         parts: list[Node] = []
-        while self.peek() not in ("", ")"):
+        while self._next(flags) not in ("", ")"):
             if self.eat("|"):
                 options.append(seq(*parts))
                 parts = []
@@ -90,8 +100,14 @@ class _Parser(PatternReader):
                 if changed is not None:
                     flags = changed
                     continue
-            parts.append(self._quantified(self._atom(flags, nesting)))
+            parts.append(self._quantified(self._atom(flags, nesting), flags))
         return alt([*options, seq(*parts)])
+
+    def _next(self, flags: _Flags) -> str:
+        """The next character that has a meaning; empty at the end."""
+        if flags.verbose:
+            self.match(_SPACE)
+        return self.peek()
 
     def _inline_flags(self, flags: _Flags) -> _Flags | None:
         """The flags after ``(?i)``, which hold to the end of the group; None if something else stands here."""
@@ -101,10 +117,11 @@ class _Parser(PatternReader):
         self.position = found.end()
         return _changed(flags, found[1], found[2] or "")
 
-    def _quantified(self, atom: Node) -> Node:
+    def _quantified(self, atom: Node, flags: _Flags) -> Node:
         while True:
             low: int
             high: int | None
+            self._next(flags)
             if self.eat("*"):
                 low, high = 0, None
             elif self.eat("+"):
@@ -127,9 +144,11 @@ class _Parser(PatternReader):
         if self.eat("("):
             return self._group(flags, nesting)
         if self.eat("^"):
-            return Anchor(end=False)
+            start = Anchor(end=False)
+            return alt([start, Lookbehind(literal("\n"), inside=True)]) if flags.multiline else start
         if self.eat("$"):
-            return Anchor(end=True)
+            end = Anchor(end=True)
+            return alt([end, Lookahead(literal("\n"), inside=True)]) if flags.multiline else end
         if self.eat("."):
             return Chars(charset.ALL if flags.dot_all else charset.complement(charset.of("\n")))
         if self.eat("["):
@@ -144,6 +163,8 @@ class _Parser(PatternReader):
                 return boundary(charset.WORD, charset.MAYBE_WORD)
             return Chars(_cased(self._escape(), flags).surely)
         character = self.peek()
+        if character == "?":  # the flag x allows white space between a group's bracket and its question mark
+            raise UntranslatablePatternError("white space before the ? of a group")
         self.position += 1
         return Chars(_cased(exactly(charset.of(character)), flags).surely)
 
@@ -159,6 +180,7 @@ class _Parser(PatternReader):
 
     def _class(self, flags: _Flags) -> Class:
         """A class in brackets, from behind its opening bracket on."""
+        self._next(flags)
         negated = self.eat("^")
         found: Class | None = None
         operator = "union"
@@ -176,7 +198,7 @@ class _Parser(PatternReader):
                 return _meet(found, new.complement())
             return _union([_meet(found, new.complement()), _meet(new, found.complement())])
 
-        while first or not self.eat("]"):
+        while self._next(flags) != "]" or first:
             if self.peek() == "":
                 raise UntranslatablePatternError("a character class without its ']'")
             following = self.text[self.position : self.position + 2]
@@ -186,6 +208,7 @@ class _Parser(PatternReader):
             else:
                 items.append(self._class_item(flags))
             first = False
+        self.position += 1
         whole = settle()
         return whole.complement() if negated else whole
 
@@ -198,11 +221,14 @@ class _Parser(PatternReader):
         if self.eat("["):
             return self._class(flags)
         low = self._class_atom()
-        after = self.text[self.position + 1 : self.position + 2]
-        if self.peek() == "-" and after not in ("]", "-", ""):
-            self.position += 1
+        if self._next(flags) != "-":
+            return low
+        dash = self.position
+        self.position += 1
+        if self._next(flags) not in ("]", "-", ""):
             high = self._class_atom()
             return exactly(charset.charset([(low.surely[0][0], high.surely[0][0])]))
+        self.position = dash
         return low
 
     def _class_atom(self) -> Class:
@@ -225,7 +251,9 @@ class _Parser(PatternReader):
             code = int(next(digits for digits in found.groups() if digits), 16)
             return exactly(charset.charset([(code, code)]))
         if (found := self.match(_PROPERTY)) is not None:
-            return _property(found[3] or found[4], negated=(found[1] == "P") != bool(found[2]))
+            return _property(found[3], found[4] or found[5], negated=(found[1] == "P") != bool(found[2]))
+        if (found := self.match(_OTHER_PROPERTY)) is not None:
+            raise UntranslatablePatternError(f"the Unicode property {found[1]}")
         if letter in ("b", "B", "<", ">"):
             raise UntranslatablePatternError(f"the word boundary \\{letter}")
         if letter == "" or letter.isalnum():
@@ -235,16 +263,15 @@ class _Parser(PatternReader):
 
 
 def _changed(flags: _Flags, on: str, off: str) -> _Flags:
-    for letter in on:
-        if letter in "mxR":
-            raise UntranslatablePatternError(f"the flag {letter}")
+    if "R" in on:
+        raise UntranslatablePatternError("the flag R")
     if "u" in off:
         raise UntranslatablePatternError("the flag -u")
-    if "i" in on or "i" in off:
-        flags = replace(flags, ignore_case="i" in on)
-    if "s" in on or "s" in off:
-        flags = replace(flags, dot_all="s" in on)
-    return flags
+    changed = {name: letter in on for letter, name in _FLAG_NAMES.items() if letter in on or letter in off}
+    return replace(flags, **changed)
+
+
+_FLAG_NAMES: Final = {"i": "ignore_case", "s": "dot_all", "m": "multiline", "x": "verbose"}
 
 
 def _union(classes: list[Class]) -> Class:
@@ -259,8 +286,14 @@ def _cased(one: Class, flags: _Flags) -> Class:
     return unicode.in_any_case(one) if flags.ignore_case else one
 
 
-def _property(name: str, negated: bool) -> Class:
-    found = unicode.category(_LONG_CATEGORIES.get(name.lower().replace("_", ""), name))
+def _property(kind: str | None, name: str, negated: bool) -> Class:
+    found: Class | None = None
+    if kind not in ("sc", "Script"):
+        found = unicode.category(_LONG_CATEGORIES.get(name.lower().replace("_", ""), name))
+    if found is None and kind not in ("gc", "General_Category"):
+        found = unicode.script_of(name)
+    if found is None and kind is None:
+        found = unicode.property_of(name)
     if found is None:
         raise UntranslatablePatternError(f"the Unicode property {name}")
     return found.complement() if negated else found

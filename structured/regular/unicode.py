@@ -15,6 +15,7 @@ from typing import Final
 
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
+from draftline.structured.regular.properties import disputed, emoji_property, fixed_property, script
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,47 @@ def category(name: str) -> Class | None:
         return None
     inside = charset.union(*found)
     return Class(inside, charset.union(inside, _by_category()["Cn"]))
+
+
+@functools.cache
+def script_of(name: str) -> Class | None:
+    """The characters of a script, by its long or its short name; None for an unknown one."""
+    inside = script(name)
+    return None if inside is None else _with_margin(inside, charset.NONE)
+
+
+@functools.cache
+def property_of(name: str) -> Class | None:
+    """The characters that have a property, by its long or its short name; None for an unknown one."""
+    if (fixed := fixed_property(name)) is not None:
+        return exactly(fixed)
+    if (inside := emoji_property(name)) is not None:
+        return _with_margin(inside, disputed(name))
+    if name not in _DERIVED:
+        return None
+    tables = _by_category()
+    inside, uncertain = (charset.union(*(tables[one] for one in names)) for names in _DERIVED[name])
+    return _with_margin(inside, uncertain)
+
+
+def _with_margin(inside: CharSet, uncertain: CharSet) -> Class:
+    """A class of which some characters are not sure. Unassigned ones never are: the next version of Unicode assigns some."""
+    uncertain = charset.union(uncertain, _by_category()["Cn"])
+    return Class(charset.difference(inside, uncertain), charset.union(inside, uncertain))
+
+
+_ALPHABETIC: Final = (("Lu", "Ll", "Lt", "Lm", "Lo", "Nl"), ("Mn", "Mc", "So"))
+_LOWERCASE: Final = (("Ll",), ("Lo", "Lm", "Nl", "So", "Mn"))
+_UPPERCASE: Final = (("Lu",), ("Nl", "So"))
+_DERIVED: Final = {
+    "Alphabetic": _ALPHABETIC,
+    "Alpha": _ALPHABETIC,
+    "Lowercase": _LOWERCASE,
+    "Lower": _LOWERCASE,
+    "Uppercase": _UPPERCASE,
+    "Upper": _UPPERCASE,
+}
+"""Properties of which all characters of some categories surely have it, and some of others."""
 
 
 @functools.cache

@@ -39,6 +39,12 @@ RUST = [
     r"^a{2}{2}$",
     r"^\.\*\[\/\-$",
     r"\b[aé.]\b.*\B",
+    r"(?m)\A^[ab]{1,2}$\n^c\d$\n?\z",
+    r"\A(?m:^a$)\n.$",
+    "(?x) ^ [ ^ a - f # letters\n  \\ ] {2} (?: \\# | x y )+ $ # the end",
+    "(?x)[ ^]a ] \\  (?-x: b) | c",
+    r"^\p{Greek}\p{sc=Han}\P{Script=Cyrl}$",
+    r"^\p{Emoji}[\p{ASCII}&&\p{Lowercase}]\P{Alphabetic}\p{gc=Lu}\p{Upper}$",
 ]
 
 
@@ -57,6 +63,20 @@ def test_rust_s_crate_matches_every_text(pattern: str) -> None:
         validator.validate_python(text)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"(?m)^a$", "b\na\nc"),
+        ("(?x) ^ \\d + # a number\n $", "12"),
+        (r"^[\p{Han}\p{Hiragana}]+$", "漢じ"),
+        (r"^\p{Emoji_Presentation}$", "😀"),
+        (r"^\p{Alphabetic}\P{Uppercase}$", "éa"),
+    ],
+)
+def test_rust_s_flags_and_properties_leave_texts(pattern: str, text: str) -> None:
+    assert Walker.of_regex(to_regex(without_anchors(rust.parse(pattern)))).accepts(text)
+
+
 @pytest.mark.parametrize("pattern", RUST)
 def test_a_tree_is_written_as_an_ecma_pattern(pattern: str) -> None:
     tree = rust.parse(pattern)
@@ -68,9 +88,10 @@ def test_a_tree_is_written_as_an_ecma_pattern(pattern: str) -> None:
     [
         (r"\b{start}word", r"the word boundary \\b"),
         (r"\<word", r"the word boundary \\<"),
-        (r"(?m)^a", "the flag m"),
-        (r"(?x) a", "the flag x"),
-        (r"\p{Greek}", "the Unicode property Greek"),
+        (r"(?R)^a", "the flag R"),
+        (r"(?x)( ?:a)", "white space before the \\? of a group"),
+        (r"\p{Tibetan}", "the Unicode property Tibetan"),
+        (r"\p{scx=Grek}", "the Unicode property scx=Grek"),
         (r"(?-u:\w)", "the flag -u"),
     ],
 )
