@@ -40,9 +40,18 @@ def _network4() -> str:
 
 
 def _network6() -> str:
-    """Prefix lengths that are multiples of 16, and single addresses."""
-    options = [f"{IPV6}(?:/128)?", "::/0"]
-    options.extend(f"(?:{_H16}:){{{length // 16}}}:/{length}" for length in range(16, 128, 16))
+    """Addresses with a prefix length, whose other bits are zero: what follows the prefix is ``::``."""
+    options = [f"{IPV6}(?:/128)?"]
+    for length in range(128):
+        whole, bits = divmod(length, 16)
+        addresses = [f"(?::|(?:{_H16}:){{1,{whole}}}):" if whole else "::"]
+        if bits:
+            digits, rest = divmod(bits, 4)
+            last = "".join(f"{value:x}{value:X}" for value in range(0, 16, 16 >> rest))
+            group = f"[0-9A-Fa-f]{{0,{digits}}}[{last}]" if rest else f"[0-9A-Fa-f]{{1,{digits}}}"
+            zeros = "0" * (3 - digits if rest else 4 - digits)
+            addresses.append(f"(?:{_H16}:){{{whole}}}{group}{zeros}" + ("::" if whole < 7 else ""))
+        options.append(f"(?:{'|'.join(addresses)})/{length}")
     return "|".join(options)
 
 

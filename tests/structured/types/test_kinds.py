@@ -13,7 +13,7 @@ import zoneinfo
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, Union
 from uuid import UUID
@@ -143,6 +143,7 @@ class Numbered(BaseModel, extra="allow"):
         (UUID, '"123e4567-e89b-12d3-a456-426614174000"', '"123e4567" "{123e4567-e89b-12d3-a456-426614174000}"'),
         (pydantic.UUID4, '"123e4567-e89b-42d3-a456-426614174000"', '"123e4567-e89b-12d3-a456-426614174000" "123e4567-e89b-42d3-c456-426614174000"'),
         (IPv4Network, '"10.0.0.0/8" "10.16.0.0/12" "1.2.3.4/32" "0.0.0.0/0"', '"10.0.0.1/8" "10.8.0.0/12" "1.2.3/8"'),
+        (IPv6Network, '"2001:db8::/48" "fe80::/10" "fc00::/7" "2001:DB8::/29" "2001:db8:0:100::/56" "::/0" "::1" "1:2:3:4:5:6:7:8/128" "1:2:3:4:5:6:7:8000/113"', '"fe81::/10" "2001:db8::1/64" "2001:db8::/28" "1:2:3:4:5:6:7:8::/128" "::/129"'),
         (pydantic.HttpUrl, '"https://example.com/a?b=c%20d#e" "http://1.2.3.4:80/"', '"ftp://a.b" "http://" "http://a.1" "http://xn--a.b" "http://a.b/%zz"'),
         (Annotated[pydantic.HttpUrl, pydantic.UrlConstraints(max_length=20)], '"https://a.bc/d"', '"https://example.com" "https://a.b/?c=\'"'),
         (Annotated[pydantic.HttpUrl, Field(max_length=255)], '"https://example.com"', '"https://a.b/' + "c" * 242 + '"'),
