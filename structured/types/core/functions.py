@@ -96,7 +96,7 @@ _BY_NAME: Final[dict[str, Known]] = {
     "IPvAnyInterface._validate": _text(f"{network.INTERFACE4}|{network.INTERFACE6}"),
     "IPvAnyNetwork._validate": _text(f"{network.NETWORK4}|{network.NETWORK6}"),
     "EmailStr._validate": _email,
-    "NameEmail._validate": lambda reader, schema, place: text(network.email_text()),
+    "NameEmail._validate": lambda reader, schema, place: text(network.name_email_text()),
     "ByteSize._validate": lambda reader, schema, place: {"type": "integer", "minimum": 0, "maximum": _MAX_BYTE_SIZE},
     "fraction_validator": _text("-?(?:0|[1-9][0-9]{0,17})(?:/[1-9][0-9]{0,17})?"),
     "PathType.validate_file": _unwritable("whether a file exists cannot be guaranteed"),

@@ -93,6 +93,16 @@ def email_text() -> Node:
     return seq(tree(f"(?:{_LOCAL})@(?:{_LABEL}\\.){{1,3}}"), _top_level())
 
 
+@functools.cache
+def name_email_text() -> Node:
+    """Email addresses, also behind a name of up to four words in Latin letters, or behind one in quotation marks."""
+    word = repeat(tree("[A-Za-z0-9_'\\u00c0-\\u00d6\\u00d8-\\u00f6\\u00f8-\\u024f-]"), 1, 16)
+    name = seq(word, repeat(seq(literal(" "), word), 0, 3))
+    quoted = tree('"[^"\\\\\\x00-\\x1f\\x7f]+"')
+    address = email_text()
+    return alt([address, seq(alt([name, quoted]), literal(" <"), address, literal(">"))])
+
+
 _HOST_LABEL: Final = "[a-zA-Z0-9](?:[a-zA-Z0-9_]|-[a-zA-Z0-9]){0,24}"
 _PERCENT: Final = "%[0-9A-Fa-f]{2}"
 _PERSON: Final = f"(?:[A-Za-z0-9._~-]|{_PERCENT})"

@@ -217,6 +217,26 @@ def test_texts(kind: Any, written: str, not_written: str) -> None:
     assert [text for text in not_written.split() if one.accepts(text)] == []
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("ada@b.org", True),
+        ("Ada <ada@b.org>", True),
+        ("Zoë van der O'Neil-Ott <zoe@b.org>", True),
+        ('"A. Ламанова (山)" <ada@b.org>', True),
+        ("Ada", False),
+        ("Ada<ada@b.org>", False),
+        ("Ada <ada>", False),
+        ("A. L. <ada@b.org>", False),
+        ('"A" B" <ada@b.org>', False),
+    ],
+)
+def test_names_before_email_addresses(text: str, written: bool) -> None:
+    assert walker(pydantic.NameEmail).accepts(json.dumps(text, ensure_ascii=False)) == written
+    if written:
+        TypeAdapter(pydantic.NameEmail).validate_python(text)
+
+
 class Person(BaseModel):
     name: str
     meeting: pydantic.FutureDate
