@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterable
-from enum import Enum
-from typing import Any
+from enum import Enum, Flag
+from typing import Any, Final
 
 from pydantic_core import SchemaValidator, ValidationError
 
 from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader
+
+MAX_FLAGS: Final = 8
+"""The most flags of which combinations are written: these have 256."""
 
 
 def read_literal(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -20,9 +24,10 @@ def read_literal(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 
 
 def read_enum(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
-    """An Enum's values."""
+    """An Enum's values, and combinations of a Flag's."""
     del reader
-    return _values(schema, place, schema["members"])
+    members = schema["members"]
+    return _values(schema, place, [*members, *_combinations(schema.get("cls"), [one.value for one in members])])
 
 
 def read_none(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -49,6 +54,16 @@ def _values(schema: CoreSchema, place: Place, expected: Iterable[Any]) -> Fragme
     if not accepted:
         raise place.unwritable(schema["type"], "none of its values can be written in JSON")
     return {"enum": accepted}
+
+
+def _combinations(kind: type | None, named: list[Any]) -> list[int]:
+    """The combinations of a Flag's values that have no name, if there are not too many."""
+    if kind is None or not issubclass(kind, Flag):
+        return []
+    flags = [flag.value for flag in kind]
+    counts = range(len(flags) + 1) if len(flags) <= MAX_FLAGS else ()
+    sums = [sum(some) for count in counts for some in itertools.combinations(flags, count)]
+    return [value for value in sums if value not in named]
 
 
 def _spellings(value: Any) -> list[str]:

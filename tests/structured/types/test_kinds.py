@@ -82,6 +82,19 @@ class Unusual(enum.Enum):
     HALF = 2.5
 
 
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+    BOTH = 3
+    OWN = 8
+
+
+class Days(enum.IntFlag):
+    """More of them than have combinations."""
+
+    MON, TUE, WED, THU, FRI, SAT, SUN, HOL, BIRTH = (1 << bit for bit in range(9))
+
+
 FILES_OF_HOSTS = pydantic.UrlConstraints(allowed_schemes=["file", "smb"], host_required=True)
 BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
 
@@ -204,6 +217,8 @@ class Numbered(BaseModel, extra="allow"):
         (Annotated[pydantic.EmailStr, Field(max_length=254)], '"a@bc.de"', '"a"'),
         (zoneinfo.ZoneInfo, '"UTC" "Europe/Paris"', '"Mars/Olympus" ""'),
         (Unusual, '"s" 2 2.5', "Infinity NaN"),
+        (Rights, "0 1 2 3 8 9 10 11", "4 5 12 16 -1"),
+        (Days, "1 64 256", "3 0 512"),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
