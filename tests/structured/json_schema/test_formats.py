@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 import re
+from datetime import timedelta
 
 import jsonschema_rs
 import pytest
+from pydantic import TypeAdapter
 from walk import Walker
 
 from draftline.structured.json_schema import json_schema_language
@@ -43,6 +45,15 @@ def test_regular_expressions(draft: str, patterns: list[str], written: bool) -> 
     assert language.unenforced == ()
     walker = Walker.of_language(language)
     assert [pattern for pattern in patterns if walker.accepts(json.dumps(pattern)) != written] == []
+
+
+def test_durations_are_read_by_pydantic() -> None:
+    walker = Walker.of_language(json_schema_language(json.dumps({"type": "string", "format": "duration"})))
+    for text in ("P999999Y999999M999999DT999999H999999M999999S", "P999999W", "PT90M", "P0001D", "P1Y2M"):
+        assert walker.accepts(json.dumps(text))
+        TypeAdapter(timedelta).validate_python(text)
+    for text in ("P1000000D", "PT99999999999S", "P1Y2D", "P", "P1DT"):
+        assert not walker.accepts(json.dumps(text))
 
 
 @pytest.mark.parametrize("name", sorted(_PATTERNS))
