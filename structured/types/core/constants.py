@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import Enum, Flag
 from typing import Any, Final
 
@@ -47,12 +47,17 @@ def enum_key(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     return {"enum": accepted}
 
 
-def _values(schema: CoreSchema, place: Place, expected: Iterable[Any]) -> Fragment:
+def _values(schema: CoreSchema, place: Place, expected: Sequence[Any]) -> Fragment:
     validator = SchemaValidator(dict(schema))
     values = [value for value in map(_plain, expected) if _is_scalar(value)]
     accepted = [value for value in values if all(accepts(validator, text) for text in _spellings(value))]
     if not accepted:
-        raise place.unwritable(schema["type"], "none of its values can be written in JSON")
+        reason = "none of its values can be written in JSON"
+        if schema["type"] == "literal" and values and any(isinstance(one, Enum) for one in expected):
+            reason = (
+                "pydantic reads a member of an Enum in a Literal from JSON only if the Enum is a str or an int, too"
+            )
+        raise place.unwritable(schema["type"], reason)
     return {"enum": accepted}
 
 

@@ -103,7 +103,11 @@ def _interval(bounds: dict[str, Any], tick: timedelta) -> tuple[Any, Any]:
 
 
 def _future(reader: Reader, place: Place) -> Fragment:
-    return reader.refuse(place, "future", "what is in the future now may be past when the text is read")
+    return reader.refuse(
+        place,
+        "future",
+        "what is in the future now may be past when the text is read; give its type a bound, such as gt, instead",
+    )
 
 
 def _now() -> datetime:

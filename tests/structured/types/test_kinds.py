@@ -353,6 +353,19 @@ def test_what_cannot_be_guaranteed_is_named(kind: Any, paths: list[str]) -> None
         assert name.startswith(path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Literal[Colour.RED], "only if the Enum is a str or an int"),
+        (Literal[b"a"], "none of its values can be written in JSON"),
+        (pydantic.FutureDate, "give its type a bound"),
+    ],
+)
+def test_the_reason_says_what_to_change(kind: Any, reason: str) -> None:
+    with pytest.raises(UnsupportedConstraintError, match=reason):
+        typed_schema(kind)
+
+
 def test_an_error_has_the_path_of_a_field_and_no_pointer_into_the_schema() -> None:
     class Holder(BaseModel):
         numbers: Annotated[list[Annotated[int, Field(gt=3, lt=4)]], Field(min_length=1)]
