@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final
@@ -18,7 +19,7 @@ from draftline.structured.types.texts.trees import both, tree
 MAX_WHOLE_DIGITS: Final = 18
 MAX_PLACES: Final = 10
 """The most digits before and behind the point without ``max_digits``: 28, as in Python's default context. A limit ends the
-answer of a small model that repeats a digit."""
+answer of a small model that repeats a digit. A bound with more digits before the point allows as many."""
 
 MAX_EXACT_DIGITS: Final = 12
 """With up to this many digits in all, the point may be at any place; with more, a third of them may be behind it."""
@@ -36,7 +37,9 @@ def decimal_text(within: NumberSet, max_digits: int | None = None, decimal_place
     """
     if within.step is not None and (max_digits is None or max_digits > _MAX_MULTIPLE_DIGITS):
         max_digits = _MAX_MULTIPLE_DIGITS
-    written = seq(optional(tree("-")), _digits(max_digits, decimal_places))
+    bounds = [math.floor(abs(bound)) for bound in (within.low, within.high) if bound is not None]
+    whole = max([MAX_WHOLE_DIGITS, *(len(str(bound)) for bound in bounds)])
+    written = seq(optional(tree("-")), _digits(max_digits, decimal_places, whole))
     interval = NumberSet(within.low, within.low_open, within.high, within.high_open)
     if interval != NumberSet():
         written = both(written, plain_text(interval))
@@ -55,11 +58,14 @@ def integer_text(within: NumberSet, max_digits: int) -> Node:
     return decimal_text(within, max_digits, 0)
 
 
-def _digits(max_digits: int | None, decimal_places: int | None) -> Node:
-    """Magnitudes of at most ``max_digits`` digits, at most ``decimal_places`` of them behind the point."""
+def _digits(max_digits: int | None, decimal_places: int | None, max_whole: int) -> Node:
+    """Magnitudes of at most ``max_digits`` digits, at most ``decimal_places`` of them behind the point.
+
+    Without ``max_digits``, at most ``max_whole`` are before it.
+    """
     if max_digits is None:
         places = MAX_PLACES if decimal_places is None else decimal_places
-        return tree(f"(?:0|[1-9][0-9]{{0,{MAX_WHOLE_DIGITS - 1}}}){_fraction(places)}")
+        return tree(f"(?:0|[1-9][0-9]{{0,{max_whole - 1}}}){_fraction(places)}")
     if decimal_places is None and max_digits <= MAX_EXACT_DIGITS:
         small = f"0{_fraction(max_digits)}"
         longer = [f"[1-9][0-9]{{{whole - 1}}}{_fraction(max_digits - whole)}" for whole in range(1, max_digits + 1)]

@@ -133,6 +133,8 @@ class Numbered(BaseModel, extra="allow"):
         (BOUNDED, '"0" "123.45" "0.05"', '"1234.5" "1.234" "-1" "-0.01"'),
         (Annotated[Decimal, Field(max_digits=2, decimal_places=2)], '"0.5" "0.12"', '"0" "1" "1.2"'),
         (Annotated[Decimal, Field(multiple_of=Decimal("0.05"), ge=1)], '"1" "1.05" "2.10"', '"1.02" "0.95"'),
+        (Annotated[Decimal, Field(ge=10**20)], '"100000000000000000000" "999999999999999999999.5"', '"99999999999999999999.9"'),
+        (Annotated[Decimal, Field(ge=0, le=Decimal(10) ** 27, decimal_places=0)], '"0" "1000000000000000000000000000"', '"1000000000000000000000000001"'),
         (bool, "true false", '1 "true"'),
         (None, "null", '"None"'),
         (date, '"2024-02-29" "0001-01-01" "9999-12-31"', '"0000-01-01" "2023-02-29" "2024-2-1" 0'),
