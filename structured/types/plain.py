@@ -34,7 +34,10 @@ def plain_by_pydantic(adapter: TypeAdapter[Any]) -> Callable[[Any], Any]:
 
     def parts(value: Any) -> Any:
         """A value as dicts and scalars of Python: classes may compare by identity."""
-        return adapter.dump_python(value, round_trip=True)
+        try:
+            return adapter.dump_python(value, round_trip=True)
+        except TypeError:  # a set would hold dicts, which are not hashable
+            return value
 
     return plain
 

@@ -38,6 +38,14 @@ class Point:
     x: int
 
 
+class Tag(BaseModel, frozen=True):
+    name: str
+
+
+class Tagged(BaseModel):
+    tags: set[Tag]
+
+
 class Page(BaseModel):
     squares: list[Square]
     at: Point
@@ -54,6 +62,8 @@ class Page(BaseModel):
             Page(squares=[Square(side=1)], at=Point(2), numbers="[3]"),
             {"squares": [{"side": 1}], "at": {"x": 2}, "numbers": "[3]"},
         ),
+        (frozenset[Tag], frozenset([Tag(name="a")]), [{"name": "a"}]),
+        (Tagged, Tagged(tags={Tag(name="a")}), {"tags": [{"name": "a"}]}),
         (Base64Bytes, b"ab", "YWI="),
         (dict[int, bool], {1: True}, {"1": True}),
         (Renamed, {"in": 3}, {"in": 3}),
