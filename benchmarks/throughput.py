@@ -28,6 +28,7 @@ from draftline.engine.bench.batches import (
     CPU_WORKLOADS,
     GPU_WORKLOADS,
     WORKLOADS,
+    OfflineWorkload,
     find_workloads,
 )
 from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender, Draftline, Transformers
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
         ValueError: an argument is invalid, or there is no such model. The message says which.
     """
     on_gpu = select_device(EngineConfig(device=arguments.device)).type == "cuda"
-    workloads = GPU_WORKLOADS if on_gpu else CPU_WORKLOADS
+    workloads: Sequence[OfflineWorkload] = GPU_WORKLOADS if on_gpu else CPU_WORKLOADS
     if arguments.workloads is not None:
         workloads = find_workloads(arguments.workloads)
     if arguments.shape is None:
