@@ -125,11 +125,14 @@ def _seconds(runner: Runner, table: SlotTable, step: _Step) -> float | None:
     A GPU works while the host launches the next step. So there the step runs behind another one of the same rows, as in
     a busy engine, and the GPU's own events time it. By itself it would also take the time of its launch, and drafts
     would seem to take a smaller share.
+
+    Where other ranks take part, it runs by itself: the tokens that the step before decides cannot be taken back there.
     """
-    if table.tokens.device.type == "cpu":
+    if table.tokens.device.type == "cpu" or runner.has_ranks:
         start = time.perf_counter()
-        runner.launch(Plan(step.rows), step.catch_up).wait()
-        return time.perf_counter() - start
+        launched = runner.launch(Plan(step.rows), step.catch_up)
+        launched.wait()
+        return None if launched.capture_s else time.perf_counter() - start
     known = table.lengths.clone()
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     steps = [runner.launch(Plan(step.rows))]

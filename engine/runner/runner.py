@@ -68,6 +68,11 @@ class Runner:
         self._arrivals = EventPool()
         self.profiler = StepProfiler()
 
+    @property
+    def has_ranks(self) -> bool:
+        """Whether other ranks take part in each step."""
+        return self._ranks.exchange
+
     @torch.inference_mode()
     def launch(
         self,

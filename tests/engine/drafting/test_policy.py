@@ -100,6 +100,8 @@ def test_a_choice_that_takes_long_stands_for_more_steps(seconds: float, stands: 
 class Clockwork:
     """A runner that notes the steps that it is asked to launch."""
 
+    has_ranks = False
+
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
         self.filled = 0
@@ -160,6 +162,15 @@ def test_a_step_of_a_gpu_is_timed_behind_another_one(monkeypatch: pytest.MonkeyP
     costs = measure_costs(device, SlotTable.allocate(1, 60, 4, torch.device("meta")), 9, (1,), (0,), rounds=2)
     assert device.asked == [(1, 0)] * 6, "three rounds of two steps, the first of which captures"
     assert costs[1, 0] == pytest.approx(3e-3)
+
+
+def test_a_step_of_several_ranks_is_timed_by_itself() -> None:
+    """The other ranks keep what the step before has decided, and the next one would begin elsewhere there."""
+    clockwork = Clockwork()
+    clockwork.has_ranks, clockwork.captures = True, {(1, 0)}
+    costs = measure_costs(clockwork, SlotTable.allocate(1, 60, 4, torch.device("meta")), 9, (1,), (0,), rounds=2)
+    assert clockwork.asked == [(1, 0)] * 3, "the first captures"
+    assert costs[1, 0] > 0
 
 
 def test_a_long_step_is_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
