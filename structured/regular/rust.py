@@ -185,7 +185,11 @@ class _Parser(PatternReader):
         found: Class | None = None
         operator = "union"
         items: list[Class] = []
-        first = True
+        # At the beginning, hyphens make no ranges and no differences. Without any, a bracket does not end the class.
+        while self._next(flags) == "-":
+            items.append(self._class_atom())
+        if not items and self.peek() == "]":
+            items.append(self._class_atom())
 
         def settle() -> Class:
             """What stands before here, with the operator before it."""
@@ -198,7 +202,7 @@ class _Parser(PatternReader):
                 return _meet(found, new.complement())
             return _union([_meet(found, new.complement()), _meet(new, found.complement())])
 
-        while self._next(flags) != "]" or first:
+        while self._next(flags) != "]":
             if self.peek() == "":
                 raise UntranslatablePatternError("a character class without its ']'")
             following = self.text[self.position : self.position + 2]
@@ -207,7 +211,6 @@ class _Parser(PatternReader):
                 self.position += 2
             else:
                 items.append(self._class_item(flags))
-            first = False
         self.position += 1
         whole = settle()
         return whole.complement() if negated else whole

@@ -43,6 +43,8 @@ RUST = [
     r"\A(?m:^a$)\n.$",
     "(?x) ^ [ ^ a - f # letters\n  \\ ] {2} (?: \\# | x y )+ $ # the end",
     "(?x)[ ^]a ] \\  (?-x: b) | c",
+    r"^[--a][^---a][---a][]-a][^]-a-c]$",
+    "(?x)^[ - - a ][ ^ ] - a ]$",
     r"^\p{Greek}\p{sc=Han}\P{Script=Cyrl}$",
     r"^\p{Emoji}[\p{ASCII}&&\p{Lowercase}]\P{Alphabetic}\p{gc=Lu}\p{Upper}$",
 ]
@@ -68,6 +70,7 @@ def test_rust_s_crate_matches_every_text(pattern: str) -> None:
     [
         (r"(?m)^a$", "b\na\nc"),
         ("(?x) ^ \\d + # a number\n $", "12"),
+        (r"^[--a][]-a]$", "a-"),
         (r"^[\p{Han}\p{Hiragana}]+$", "漢じ"),
         (r"^\p{Emoji_Presentation}$", "😀"),
         (r"^\p{Alphabetic}\P{Uppercase}$", "éa"),
