@@ -133,6 +133,7 @@ class _Parser(PatternReader):
                 high = low if counts[2] is None else int(counts[3]) if counts[3] else None
                 if max(low, high or 0) > MAX_COUNT:
                     raise UntranslatablePatternError(f"a repetition of more than {MAX_COUNT}")
+                self._next(flags)  # behind a count alone, the ? of a lazy repetition may follow white space
             else:
                 return atom
             self.eat("?")

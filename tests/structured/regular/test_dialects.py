@@ -45,6 +45,7 @@ RUST = [
     "(?x)[ ^]a ] \\  (?-x: b) | c",
     r"^[--a][^---a][---a][]-a][^]-a-c]$",
     "(?x)^[ - - a ][ ^ ] - a ]$",
+    "(?x) ^ a{2} ? b* ? $",
     r"^\p{Greek}\p{sc=Han}\P{Script=Cyrl}$",
     r"^\p{Emoji}[\p{ASCII}&&\p{Lowercase}]\P{Alphabetic}\p{gc=Lu}\p{Upper}$",
 ]
