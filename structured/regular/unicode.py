@@ -39,13 +39,11 @@ def in_any_case(one: Class) -> Class:
     """The class under the flag ``i``: letters of ASCII in both cases; of other letters, any case may be in it."""
     surely = charset.union(one.surely, _other_case(one.surely))
     maybe = charset.union(one.maybe, _other_case(one.maybe))
-    foreign = charset.difference(one.maybe, _ASCII)
-    # A long s, the sign of kelvin, and the letters i of Turkish.
-    for letters, others in (("sS", "\u017f"), ("kK", "\u212a"), ("iI", "\u0130\u0131")):
-        if charset.intersection(one.maybe, charset.of(letters)):
-            maybe = charset.union(maybe, charset.of(others))
-    if foreign:
-        maybe = charset.union(maybe, charset.complement(_ASCII), _ASCII_LETTERS)
+    for letters in _CASES_BEYOND_ASCII:
+        if charset.intersection(one.maybe, letters):
+            maybe = charset.union(maybe, letters)
+    if charset.difference(one.maybe, _ASCII):
+        maybe = charset.union(maybe, charset.complement(_ASCII))
     return Class(surely, maybe)
 
 
@@ -56,6 +54,8 @@ def _other_case(characters: CharSet) -> CharSet:
 
 _ASCII: Final = charset.charset([(0, 0x7F)])
 _ASCII_LETTERS: Final = charset.charset([(0x41, 0x5A), (0x61, 0x7A)])
+_CASES_BEYOND_ASCII: Final = [charset.of(letters) for letters in ("sS\u017f", "kK\u212a", "iI\u0130\u0131")]
+"""ASCII's letters that are cases of others: of the long s, the sign of kelvin, and the letters i of Turkish."""
 
 # White_Space of Unicode, and what Python's re adds: the information separators.
 WHITE_SPACE: Final = charset.union(

@@ -46,6 +46,7 @@ RUST = [
     r"^[--a][^---a][---a][]-a][^]-a-c]$",
     "(?x)^[ - - a ][ ^ ] - a ]$",
     "(?x) ^ a{2} ? b* ? $",
+    r"(?i)^[^\d][^\u017f\s][^\u212a]$",
     r"^\p{Greek}\p{sc=Han}\P{Script=Cyrl}$",
     r"^\p{Emoji}[\p{ASCII}&&\p{Lowercase}]\P{Alphabetic}\p{gc=Lu}\p{Upper}$",
 ]
@@ -72,6 +73,7 @@ def test_rust_s_crate_matches_every_text(pattern: str) -> None:
         (r"(?m)^a$", "b\na\nc"),
         ("(?x) ^ \\d + # a number\n $", "12"),
         (r"^[--a][]-a]$", "a-"),
+        (r"(?i)^[^\s\d@]+@[^é]$", "Ada@x"),
         (r"^[\p{Han}\p{Hiragana}]+$", "漢じ"),
         (r"^\p{Emoji_Presentation}$", "😀"),
         (r"^\p{Alphabetic}\P{Uppercase}$", "éa"),
