@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common.arguments import positive_int
+from common.arguments import positive_int, some_names
 from common.settings import engine_options
 from rich.console import Console
 
@@ -68,17 +68,23 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--limit", type=positive_int, help="the number of questions (default: all; 64 without a file)")
     parser.add_argument("--max-tokens", type=positive_int, default=128, help="longest answer (default: 128)")
-    parser.add_argument("--dtype", default="auto", help="comma-separated (default: auto)")
-    parser.add_argument("--quantization", default="auto", help="comma-separated: auto, fp8, int8 (default: auto)")
-    parser.add_argument("--kv-cache-dtype", default="auto", help="comma-separated: auto, bfloat16, fp8, int8")
-    parser.add_argument("--suites", default=",".join(SUITES), help=f"comma-separated, of {', '.join(SUITES)}")
+    parser.add_argument("--dtype", type=some_names, default="auto", help="comma-separated (default: auto)")
+    parser.add_argument(
+        "--quantization", type=some_names, default="auto", help="comma-separated: auto, fp8, int8 (default: auto)"
+    )
+    parser.add_argument(
+        "--kv-cache-dtype", type=some_names, default="auto", help="comma-separated: auto, bfloat16, fp8, int8"
+    )
+    parser.add_argument(
+        "--suites", type=some_names, default=",".join(SUITES), help=f"comma-separated, of {', '.join(SUITES)}"
+    )
     parser.add_argument("--columns", default="", help="comma-separated (default: all)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="OPTION=VALUE", help="an option of all engines; repeatable"
     )
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
-    for name in names(arguments.suites):
+    for name in arguments.suites:
         if name not in SUITES:
             parser.error(f"--suites {name}: not one of {', '.join(SUITES)}")
     if arguments.draft_shape and not arguments.shape:
@@ -125,8 +131,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             common, draft_model = _common(arguments, Path(folder))
             prompts = _prompts(arguments)
-            suites = {name: suite(name, prompts, arguments.max_tokens) for name in names(arguments.suites)}
-            lists = (names(arguments.dtype), names(arguments.quantization), names(arguments.kv_cache_dtype))
+            suites = {name: suite(name, prompts, arguments.max_tokens) for name in arguments.suites}
+            lists = (arguments.dtype, arguments.quantization, arguments.kv_cache_dtype)
             for dtype, quantization, cache_dtype in product(*lists):
                 chosen = {"dtype": dtype, "quantization": quantization, "kv_cache_dtype": cache_dtype}
                 results = []

@@ -20,7 +20,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from common.arguments import fill, positive_int, refuse
+from common.arguments import fill, positive_int, refuse, some_names
 from common.settings import engine_options
 from rich.console import Console
 
@@ -57,7 +57,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"comma-separated, of {', '.join(WORKLOADS)} (default: those for the device)",
     )
     parser.add_argument("--best-of", type=positive_int, default=3, metavar="N", help="rounds (default: 3)")
-    parser.add_argument("--dtype", default="auto", help="dtypes of Draftline, comma-separated (default: auto)")
+    parser.add_argument(
+        "--dtype", type=some_names, default="auto", help="dtypes of Draftline, comma-separated (default: auto)"
+    )
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
     parser.add_argument(
         "--set",
@@ -72,17 +74,17 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="ENGINES",
         help=f"other engines to run, comma-separated, of {', '.join(_OTHERS)}; times are medians then",
     )
-    parser.add_argument("--compare-dtype", help="dtypes of transformers, comma-separated (default: bfloat16)")
+    parser.add_argument(
+        "--compare-dtype", type=some_names, help="dtypes of transformers, comma-separated (default: bfloat16)"
+    )
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
-    if not names(arguments.dtype):
-        parser.error(f"--dtype {arguments.dtype!r}: names no dtype")
     for name in names(arguments.compare):
         if name not in _OTHERS:
             parser.error(f"--compare {name}: not one of {', '.join(_OTHERS)}")
     if "transformers" not in names(arguments.compare):
         refuse(parser, arguments, ["compare_dtype"], "needs --compare transformers")
-    fill(arguments, {"compare_dtype": "bfloat16"})
+    fill(arguments, {"compare_dtype": ["bfloat16"]})
     return arguments
 
 
@@ -102,13 +104,13 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
         model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder)
     max_model_len = max(workload.max_model_len for workload in workloads)
     options = engine_options(arguments.set, own=_ARGUMENTS)
-    ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in names(arguments.dtype)]
+    ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in arguments.dtype]
     device = ours[0].device
     conditions = Conditions.now(device)
     compared = names(arguments.compare)
     contenders: list[Contender] = [*ours]
     if "transformers" in compared:
-        contenders += [Transformers(model, dtype, device) for dtype in names(arguments.compare_dtype)]
+        contenders += [Transformers(model, dtype, device) for dtype in arguments.compare_dtype]
     if "llama.cpp" in compared:
         contenders.append(LlamaCpp(model, device, max_model_len))
     for workload in workloads:

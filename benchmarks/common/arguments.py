@@ -28,6 +28,13 @@ positive_int = _argument(numbers.positive_int)
 positive_ints = _argument(numbers.positive_ints)
 
 
+def some_names(text: str) -> list[str]:
+    """Names with commas between them; one at least, or nothing would run."""
+    if not (found := numbers.names(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} has no name")
+    return found
+
+
 def refuse(parser: argparse.ArgumentParser, arguments: argparse.Namespace, names: Iterable[str], problem: str) -> None:
     """End with an error if one of the arguments is given, which would be ignored. Their defaults are None or False.
 

@@ -164,6 +164,10 @@ def test_a_run_without_a_preemption_fails(shape: str, tmp_path: Path) -> None:
         (["--limit", "0"], "--limit: '0' is no whole number of at least 1"),
         (["--draft-shape", "llama-3.2-1b"], "--draft-shape"),
         (["--shape", "llama-3.2-1b", "--questions", "q.jsonl"], "--questions"),
+        (["--suites", ","], "--suites: ',' has no name"),
+        (["--dtype", ""], "--dtype: '' has no name"),
+        (["--quantization", ","], "--quantization: ',' has no name"),
+        (["--kv-cache-dtype", ","], "--kv-cache-dtype: ',' has no name"),
     ],
 )
 def test_invalid_arguments_are_rejected(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

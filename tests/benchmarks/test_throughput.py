@@ -266,7 +266,8 @@ def test_a_bad_argument_is_one_message(arguments: list[str], message: str) -> No
     ("arguments", "message"),
     [
         (["--compare", "transformers,ollama"], "--compare ollama: not one of transformers, llama.cpp"),
-        (["--dtype", ","], "--dtype ',': names no dtype"),
+        (["--dtype", ","], "--dtype: ',' has no name"),
+        (["--compare", "transformers", "--compare-dtype", " "], "--compare-dtype: ' ' has no name"),
         (["--best-of", "0"], "--best-of: '0' is no whole number of at least 1"),
     ],
 )
