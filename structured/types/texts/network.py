@@ -40,18 +40,18 @@ def _network4() -> str:
 
 
 def _network6() -> str:
-    """Addresses with a prefix length, whose other bits are zero: what follows the prefix is ``::``."""
-    options = [f"{IPV6}(?:/128)?"]
-    for length in range(128):
-        whole, bits = divmod(length, 16)
-        addresses = [f"(?::|(?:{_H16}:){{1,{whole}}}):" if whole else "::"]
-        if bits:
-            digits, rest = divmod(bits, 4)
+    """Addresses with a prefix length, whose other bits are zero: what follows the prefix is ``::``, or a single 0."""
+    options = [f"{IPV6}(?:/128)?", "::/0"]
+    for length in range(1, 128):
+        whole, more = divmod(length - 1, 16)  # the prefix has so many whole groups, and more + 1 bits of the next one
+        digits, rest = divmod(more + 1, 4)
+        group, zeros = f"[0-9A-Fa-f]{{1,{digits}}}", "0" * (4 - digits)
+        if rest:
             last = "".join(f"{value:x}{value:X}" for value in range(0, 16, 16 >> rest))
-            group = f"[0-9A-Fa-f]{{0,{digits}}}[{last}]" if rest else f"[0-9A-Fa-f]{{1,{digits}}}"
-            zeros = "0" * (3 - digits if rest else 4 - digits)
-            addresses.append(f"(?:{_H16}:){{{whole}}}{group}{zeros}" + ("::" if whole < 7 else ""))
-        options.append(f"(?:{'|'.join(addresses)})/{length}")
+            group, zeros = f"[0-9A-Fa-f]{{0,{digits}}}[{last}]", "0" * (3 - digits)
+        after = ("::", "(?:::|:0)", "")[max(0, whole - 5)]
+        shorter = f"(?::|(?:{_H16}:){{1,{whole}}}):" if whole else "::"
+        options.append(f"(?:{shorter}|(?:{_H16}:){{{whole}}}(?:{group}{zeros}|0){after})/{length}")
     return "|".join(options)
 
 
