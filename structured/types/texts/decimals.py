@@ -37,8 +37,9 @@ def decimal_text(within: NumberSet, max_digits: int | None = None, decimal_place
     """
     if within.step is not None and (max_digits is None or max_digits > _MAX_MULTIPLE_DIGITS):
         max_digits = _MAX_MULTIPLE_DIGITS
-    bounds = [math.floor(abs(bound)) for bound in (within.low, within.high) if bound is not None]
-    whole = max([MAX_WHOLE_DIGITS, *(len(str(bound)) for bound in bounds)])
+    # The next integer beyond a bound has a digit more than 999.
+    beyond = [math.floor(abs(bound)) + 1 for bound in (within.low, within.high) if bound is not None]
+    whole = max([MAX_WHOLE_DIGITS, *(len(str(number)) for number in beyond)])
     written = seq(optional(tree("-")), _digits(max_digits, decimal_places, whole))
     interval = NumberSet(within.low, within.low_open, within.high, within.high_open)
     if interval != NumberSet():

@@ -134,6 +134,7 @@ class Numbered(BaseModel, extra="allow"):
         (Annotated[Decimal, Field(max_digits=2, decimal_places=2)], '"0.5" "0.12"', '"0" "1" "1.2"'),
         (Annotated[Decimal, Field(multiple_of=Decimal("0.05"), ge=1)], '"1" "1.05" "2.10"', '"1.02" "0.95"'),
         (Annotated[Decimal, Field(ge=10**20)], '"100000000000000000000" "999999999999999999999.5"', '"99999999999999999999.9"'),
+        (Annotated[Decimal, Field(gt=10**18 - 1, decimal_places=0)], '"1000000000000000000"', '"999999999999999999" "10000000000000000000"'),
         (Annotated[Decimal, Field(ge=0, le=Decimal(10) ** 27, decimal_places=0)], '"0" "1000000000000000000000000000"', '"1000000000000000000000000001"'),
         (bool, "true false", '1 "true"'),
         (None, "null", '"None"'),
