@@ -129,8 +129,8 @@ def conjuncts(tree: Node) -> list[tuple[Node, bool]]:
 def _at_start(condition: Node) -> bool:
     """Whether a condition is met at the start of the text only, as ``^`` and ``(?=^…)`` are."""
     if isinstance(condition, Lookahead):
-        first = condition.node.parts[0] if isinstance(condition.node, Seq) else condition.node
-        return condition.inside and _at_start(first)
+        parts = condition.node.parts if isinstance(condition.node, Seq) else (condition.node,)
+        return condition.inside and any(map(_at_start, parts[:1]))
     return condition == Anchor(end=False)
 
 
