@@ -61,8 +61,12 @@ class CachedTables:
 
 
 def cache_folder(option: str) -> Path | None:
-    """The folder that an option names: "auto" is the user's, if the user has one, "none" is no folder."""
-    return {"auto": user_cache_folder("constraints"), "none": None}.get(option, Path(option))
+    """The folder that an option names: "auto" is the user's, if the user has one, "none" is no folder.
+
+    A file of options can have ``~``, which no shell replaces there.
+    """
+    named = {"auto": user_cache_folder("constraints"), "none": None}
+    return named.get(option, Path(os.path.expanduser(option)))
 
 
 class TableCache:

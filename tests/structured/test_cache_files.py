@@ -62,3 +62,9 @@ def test_a_digest_follows_the_code_alone(tmp_path: Path) -> None:
         code_digest.cache_clear()
         assert code_digest((tmp_path,)) == digests[-1]
     assert digests[0] != digests[1]
+
+
+def test_the_folder_of_an_option_may_begin_with_the_user_s_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert cache_folder("~/tables") == Path("/home/ada/tables")
+    assert cache_folder("tables") == Path("tables")
