@@ -15,7 +15,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.drafting.build import with_embedded_draft
 from draftline.engine.fingerprint import SystemFingerprint, engine_digest
-from draftline.engine.loading import FORKED, LoadedParts, is_fork, load_parts
+from draftline.engine.loading import LoadedParts, engine_fork_problem, load_parts
 from draftline.engine.parallel.sizes import Sizes, agree_on_blocks
 from draftline.engine.parallel.target import Target
 from draftline.engine.params import CONSTRAINT_KINDS
@@ -87,8 +87,8 @@ def build_core(
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
         OutOfMemoryAtStartError: it does not fit.
     """
-    if is_fork():
-        raise ModelLoadError(FORKED)
+    if problem := engine_fork_problem():
+        raise ModelLoadError(problem)
     device = select_device(config)
     config = with_embedded_draft(config)
     with ExitStack() as undo, cache_explained():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 CONTEXT_LENGTH_EXCEEDED = "CONTEXT_LENGTH_EXCEEDED"
@@ -208,3 +210,26 @@ def unreadable(error: OSError | UnicodeDecodeError) -> str:
 
 class UsageError(DraftlineError):
     """The command line or the configuration file is wrong."""
+
+
+def fork_problem(done: str, instead: str) -> str | None:
+    """What is wrong in a fork of the process that was the first to ask this; None in that process.
+
+    Threads do not survive a fork: neither ours nor those of libraries.
+
+    Args:
+        done: what that process has done, as "loaded a model"; each has a first process of its own.
+        instead: what to do only after the fork, as "load models".
+    """
+    if _first_process(done) == os.getpid():
+        return None
+    return (
+        f"this process is a fork of one that has {done}, and has none of its threads: start processes with "
+        f"multiprocessing's 'spawn', or {instead} only after the fork"
+    )
+
+
+@cache
+def _first_process(done: str) -> int:
+    """The process that was the first to ask. A fork has its parent's answer."""
+    return os.getpid()

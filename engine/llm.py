@@ -23,7 +23,7 @@ from draftline.engine.extraction.attempts import Attempts
 from draftline.engine.extraction.progress import ProgressBar, compiling
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts
-from draftline.engine.loading import FORKED, is_fork
+from draftline.engine.loading import engine_fork_problem
 from draftline.engine.outputs import ConstraintReport, RequestOutput, Update
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineInfo, GenerateRequest
@@ -203,7 +203,7 @@ class LLM:
 
         In a fork of the process that loaded the model it does nothing.
         """
-        if is_fork():
+        if engine_fork_problem():
             return
         with self._turn:
             core, self._core = self._core, None
@@ -222,8 +222,8 @@ class LLM:
         self.close()
 
     def _open_core(self) -> Core:
-        if is_fork():
-            raise EngineStoppedError(FORKED)
+        if problem := engine_fork_problem():
+            raise EngineStoppedError(problem)
         if self._core is None:
             raise EngineStoppedError("the LLM is closed")
         return self._core

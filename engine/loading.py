@@ -7,7 +7,6 @@ The order matters: errors that are known early come before the weights are read,
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.build import DrafterBuilder
+from draftline.engine.errors import fork_problem
 from draftline.engine.parallel.group import RankGroup
 from draftline.engine.parallel.leader import StartedRanks, start_ranks
 from draftline.engine.parallel.target import Target
@@ -42,22 +42,14 @@ logger = logging.getLogger(__name__)
 _CONSTRAINT_BYTES = 64 << 20
 """Bytes for automata's tables, and as many for their masks. On a CPU, memory is only taken where it is written."""
 
-FORKED = (
-    "this process is a fork of one that has loaded a model, and has none of its threads: start processes with "
-    "multiprocessing's 'spawn', or load models only after the fork"
-)
-"""What is wrong with an engine in a fork, whether it is the parent's or a new one: torch's threads are missing too."""
 
+def engine_fork_problem() -> str | None:
+    """What is wrong with an engine here if this is a fork of a process that had loaded a model; None if it is not.
 
-def is_fork() -> bool:
-    """Whether this process is a fork of one that had loaded a model. `build_core` asks before it loads the first."""
-    return _loading_process() != os.getpid()
-
-
-@cache
-def _loading_process() -> int:
-    """The process that loaded the first model. A fork has its parent's answer."""
-    return os.getpid()
+    That holds for the parent's engine and for a new one: torch's threads are missing too. `build_core` asks before it
+    loads the first model.
+    """
+    return fork_problem("loaded a model", "load models")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from draftline.engine.build import NO_SUBSTITUTES, Substitutes, build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.errors import DeviceLostError, DuplicateRequestError, EngineStoppedError, QueueFullError
-from draftline.engine.loading import FORKED, is_fork
+from draftline.engine.loading import engine_fork_problem
 from draftline.engine.outputs import Failed
 from draftline.engine.protocol import EngineClient, GenerateRequest, Sink, Submitted
 from draftline.engine.request.backlog import displaced_by
@@ -87,8 +87,8 @@ class ThreadedEngine(EngineClient):
         Raises:
             EngineStoppedError: the engine is stopping, or runs in this process's parent.
         """
-        if is_fork():
-            raise EngineStoppedError(FORKED)
+        if problem := engine_fork_problem():
+            raise EngineStoppedError(problem)
         if self._stopping:
             raise EngineStoppedError("the engine is stopping and takes no new requests")
 
@@ -145,7 +145,7 @@ class ThreadedEngine(EngineClient):
 
         In a fork of the engine's process it does nothing.
         """
-        if is_fork():
+        if engine_fork_problem():
             return
         with self._wake:
             self._stopping = True

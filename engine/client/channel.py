@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from functools import cache
 
 import grpc.aio
 
 from draftline.engine.client.tls import Tls
-from draftline.engine.errors import CallFailedError
+from draftline.engine.errors import CallFailedError, fork_problem
 
 OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
 """Connect for this channel alone.
@@ -35,14 +33,5 @@ def open_channel(address: str, tls: Tls | None, options: Iterable[tuple[str, int
 
 def refuse_fork() -> None:
     """Raise `CallFailedError` in a fork of the process that opened the first channel: it has none of gRPC's threads."""
-    if _first_process() != os.getpid():
-        raise CallFailedError(
-            "this process is a fork of one that has made a client, and has none of its threads: start processes with "
-            "multiprocessing's 'spawn', or make clients only after the fork"
-        )
-
-
-@cache
-def _first_process() -> int:
-    """The process that opened the first channel. A fork has its parent's answer."""
-    return os.getpid()
+    if problem := fork_problem("made a client", "make clients"):
+        raise CallFailedError(problem)
