@@ -195,6 +195,7 @@ def _build(
         generation=scheduler.block_generation,
         step_tokens=target.step_tokens,
         facts=facts,
+        blocks=sizes.blocks,
     )
     info = _engine_info(target, devices, language, parts.drafter, sizes, memory, fingerprint)
     logger.info(

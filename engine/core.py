@@ -22,6 +22,7 @@ from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Plan, Sequence
 from draftline.engine.runner.launched_step import LaunchedStep, StepResults
 from draftline.engine.runner.runner import Runner
+from draftline.engine.runner.timing import StepDurations
 from draftline.engine.scheduling.ordering import ORDERS
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
@@ -122,7 +123,7 @@ class Core:
         self._steps_ahead = steps_ahead
         self._in_flight: deque[_InFlight] = deque()
         self._launched = 0
-        self._arrived = 0.0  # when the results of the last step were there
+        self._durations = StepDurations()
         self._let_others_run: Callable[[], object] = lambda: None
 
     @property
@@ -302,9 +303,7 @@ class Core:
     def _measure(self, in_flight: _InFlight, arrived: float, now: float, times: StepTimes | None) -> None:
         """Report a step's duration to the statistics, the draft policy, the queue order and the token budget."""
         plan, rows = in_flight.plan, in_flight.plan.rows
-        # A step that was launched ahead begins on the device when the one before it ends.
-        seconds = arrived - max(in_flight.started, self._arrived)
-        self._arrived = arrived
+        seconds = self._durations.of(in_flight.started, arrived, in_flight.step.ended())
         decoding = sum([row.start >= row.sequence.prompt_len for row in rows])
         self._stats.add(rows, decoding, in_flight.step.logits, seconds, now, times)
         if self._step_log is not None:

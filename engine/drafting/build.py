@@ -10,7 +10,14 @@ import torch
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.cache import CachedDrafting
 from draftline.engine.drafting.cost_cache import CostCache
-from draftline.engine.drafting.costs import caught_up_tokens, measure_catch_up, measure_costs, measured_context
+from draftline.engine.drafting.costs import (
+    Costs,
+    caught_up_tokens,
+    give_blocks,
+    measure_catch_up,
+    measure_costs,
+    measured_context,
+)
 from draftline.engine.drafting.loaded import load_draft
 from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, FixedDrafting, ForcedTextDrafting
 from draftline.engine.runner.memory import memory_explained
@@ -124,6 +131,7 @@ class DrafterBuilder:
         generation: Callable[[int], int],
         step_tokens: int,
         facts: tuple[str, ...],
+        blocks: int,
     ) -> DraftPolicy:
         """The policy that chooses draft lengths.
 
@@ -134,11 +142,12 @@ class DrafterBuilder:
             generation: how often a cache block has been allocated.
             step_tokens: the most tokens that one step computes.
             facts: what the duration of steps depends on besides the engine's options, `facts` among it.
+            blocks: how many the cache has.
         """
         if not self.max_draft_tokens:
             return DraftPolicy()
         policy: DraftPolicy = ForcedTextDrafting(
-            self._lengths(runner, table, shapes, facts), self.max_draft_tokens, shapes.max_drafting_rows
+            self._lengths(runner, table, shapes, facts, blocks), self.max_draft_tokens, shapes.max_drafting_rows
         )
         if self._draft is None:
             return policy
@@ -150,7 +159,9 @@ class DrafterBuilder:
             needs=self._draft.needs(self._config.draft_tokens),
         )
 
-    def _lengths(self, runner: Runner, table: SlotTable, shapes: StepShapes, facts: tuple[str, ...]) -> DraftPolicy:
+    def _lengths(
+        self, runner: Runner, table: SlotTable, shapes: StepShapes, facts: tuple[str, ...], blocks: int
+    ) -> DraftPolicy:
         """The policy that chooses how many tokens to draft, apart from those that a constraint forces."""
         config = self._config
         if self._name == ForcedDrafter.name:
@@ -164,7 +175,7 @@ class DrafterBuilder:
                 return DraftPolicy()
         few = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs)
         rows = shapes.drafting_rows if self._by_graphs else few
-        budgets = self._budgets(runner, table, rows, shapes.draft_lens, facts)
+        budgets = self._budgets(runner, table, rows, shapes.draft_lens, facts, blocks)
         return AdaptiveDrafting(budgets, self.max_draft_tokens, rows[-1])
 
     def _budgets(
@@ -174,6 +185,7 @@ class DrafterBuilder:
         rows: tuple[int, ...],
         draft_lens: tuple[int, ...],
         facts: tuple[str, ...],
+        blocks: int,
     ) -> DraftBudgets:
         """Measure how long steps and catching up take, or read it from the cache, and make what chooses by that."""
         positions: int | None = None
@@ -182,12 +194,18 @@ class DrafterBuilder:
         known = measured_context(table, self.max_draft_tokens, positions)
         caught_up = () if self._draft is None else caught_up_tokens(known)
         rounds = _GRAPH_COST_ROUNDS if self._by_graphs else _COST_ROUNDS
-        costs = CostCache(self._config, facts, user_cache_folder("step-costs")).get_or_measure(
-            [*product(rows, draft_lens), *[(0, tokens) for tokens in caught_up]],
-            lambda: {
+
+        def measure() -> Costs:
+            tokens = known + self.max_draft_tokens
+            give_blocks(runner, table, rows[-1], tokens, self._config.block_size, blocks)
+            return {
                 **measure_costs(runner, table, known, rows, draft_lens, rounds),
                 **measure_catch_up(runner, table, known, caught_up, rounds),
-            },
+            }
+
+        costs = CostCache(self._config, facts, user_cache_folder("step-costs")).get_or_measure(
+            [*product(rows, draft_lens), *[(0, tokens) for tokens in caught_up]],
+            measure,
         )
         # Costs of no rows are those of catching up; see `Costs`.
         steps = {shape: seconds for shape, seconds in costs.items() if shape[0]}

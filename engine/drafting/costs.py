@@ -40,6 +40,24 @@ class _Step:
     taken: list[float] = field(default_factory=list)
 
 
+def give_blocks(runner: Runner, table: SlotTable, slots: int, tokens: int, block_size: int, blocks: int) -> None:
+    """Give the sequences of the measured steps cache blocks of their own, as far as there are so many.
+
+    Where all read the same block, a GPU's memory serves all at one place, and their steps take longer than others.
+
+    Args:
+        runner: launches the steps.
+        table: the slot table, unused.
+        slots: how many of its first slots get blocks.
+        tokens: the most tokens of a sequence, drafts included.
+        block_size: tokens in a block.
+        blocks: how many the cache has.
+    """
+    columns = min(-(-tokens // block_size), table.block_tables.shape[1])
+    places = product(range(slots), range(columns))
+    runner.fill((), tuple((slot, column, (slot * columns + column) % blocks) for slot, column in places))
+
+
 @torch.inference_mode()
 def measure_costs(
     runner: Runner, table: SlotTable, known: int, row_counts: Iterable[int], draft_lens: Iterable[int], rounds: int
@@ -117,6 +135,7 @@ def _time(runner: Runner, table: SlotTable, steps: Collection[_Step], rounds: in
                     step.taken.append(taken)
     table.lengths.zero_()
     table.tokens.zero_()
+    table.block_tables.zero_()
 
 
 def _seconds(runner: Runner, table: SlotTable, step: _Step) -> float | None:

@@ -110,7 +110,7 @@ class SampleResult(NamedTuple):
         tokens: [S] int64, sampled at each sampled position, in the rows' order. Valid until the next step.
         arriving: the same on the host, once the step has run. Valid until the step after the next is launched.
         arriving_counts: [R] integers, likewise: how many of its tokens each row keeps.
-        arriving_moments: those of `StepClock`, likewise; None of a step without drafts.
+        arriving_moments: those of `StepClock`, likewise. A step without drafts has only the last one, or None.
     """
 
     tokens: Tensor

@@ -13,7 +13,7 @@ from torch import Tensor
 from draftline.engine.outputs import PositionLogprobs, TokenLogprob
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.executor import ForwardResult, SampleResult
-from draftline.engine.runner.timing import step_times
+from draftline.engine.runner.timing import END, step_times
 from draftline.engine.runner.transfer import Arrival, EventPool, to_host, upload
 from draftline.engine.stats import StepTimes
 from draftline.kernels.ops import Ops
@@ -73,7 +73,7 @@ class LaunchedStep:
         logprobs: of the sampled positions of the rows that asked for them, if any did.
         prompt_logprobs: of prompt positions, likewise.
         arrival: tells when all these are there.
-        moments: of the step's parts, where it drafted; see `StepClock`.
+        moments: of the step's parts, where it drafted, or of its end alone, where the device tells; see `StepClock`.
         capture_s: seconds that its launch took to capture graphs, which no later step of its shape takes.
     """
 
@@ -93,7 +93,11 @@ class LaunchedStep:
 
     def times(self, host_s: float) -> StepTimes | None:
         """How long the parts of a step that has arrived took, with ``host_s``; None if it has no drafts."""
-        return None if self.moments is None else step_times(self.moments, host_s)
+        return None if self.moments is None or len(self.moments) <= END else step_times(self.moments, host_s)
+
+    def ended(self) -> int | None:
+        """When a step that has arrived ended, in nanoseconds of the device's clock; None if it does not tell."""
+        return None if self.moments is None else int(self.moments[-1])
 
     def results(self) -> StepResults:
         """The results of a step that has arrived."""

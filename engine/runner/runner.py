@@ -153,9 +153,9 @@ class Runner:
         return forward, samples
 
     @torch.inference_mode()
-    def fill(self, rows: tuple[Row, ...]) -> None:
-        """Let the rows' sequences enter their slots, without a step."""
-        plan = Plan(admitted=rows)
+    def fill(self, rows: tuple[Row, ...], new_blocks: tuple[tuple[int, int, int], ...] = ()) -> None:
+        """Let the rows' sequences enter their slots, and block tables get ``new_blocks``, without a step."""
+        plan = Plan(admitted=rows, new_blocks=new_blocks)
         self._ranks.begin(plan)
         self._slots.send(self._slots.collect(plan))
 

@@ -1,4 +1,4 @@
-"""``StepClock``: when the parts of a step with drafts begin and end, by the clock of the device that runs them."""
+"""``StepClock``: when a step and its parts begin and end, by the clock of the device that runs them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from draftline.kernels.ops import Ops
 
 DRAFTS, FORWARD, SAMPLING, END = range(4)
 """The moments of a step: the beginnings of its parts, and its end."""
+
+NANOSECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +46,33 @@ class StepClock:
 
 def step_times(moments: Tensor, host_s: float) -> StepTimes:
     """How long a step's parts took, from its moments on the host."""
-    draft, verify, sample = [(end - begin) / 1e9 for begin, end in pairwise(moments.tolist())]
+    draft, verify, sample = [(end - begin) / NANOSECONDS for begin, end in pairwise(moments.tolist())]
     return StepTimes(draft, verify, sample, host_s)
+
+
+class StepDurations:
+    """How long steps take, one after the other.
+
+    A step that was launched ahead begins on the device when the one before it ends. The device's clock tells best when
+    that was: the host often looks late, and the next step would seem short.
+    """
+
+    def __init__(self) -> None:
+        """No step has been read."""
+        self._arrived = 0.0  # when the host saw the end of the last step
+        self._ended: int | None = None  # when it ended
+
+    def of(self, started: float, arrived: float, ended: int | None) -> float:
+        """The seconds of a step, read after those before it.
+
+        Args:
+            started: when its launch began, by the host's clock in seconds.
+            arrived: when the host saw its end.
+            ended: when it ended, by the device's clock in nanoseconds; None if the device has not told.
+        """
+        is_ahead = started < self._arrived
+        seconds = arrived - max(started, self._arrived)
+        if is_ahead and ended is not None and self._ended is not None:
+            seconds = (ended - self._ended) / NANOSECONDS
+        self._arrived, self._ended = arrived, ended
+        return seconds

@@ -12,6 +12,7 @@ from draftline.engine.runner.executor import ForwardResult, SampleResult, WholeS
 from draftline.engine.runner.graphs.inputs import draft_words, fill_drafts, fill_forward, forward_words
 from draftline.engine.runner.shapes import StepShape
 from draftline.engine.runner.slot_writer import STEP_WRITES, TableWrites
+from draftline.engine.runner.timing import END
 
 
 class CapturedStep(WholeStep):
@@ -68,4 +69,4 @@ def of_samples(result: ForwardResult, samples: int) -> ForwardResult:
 def take_result(results: ResultStages, shape: StepShape, tokens: Tensor, samples: int, rows: int) -> SampleResult:
     """The result of the graph that was launched last, which sampled ``tokens`` with padding."""
     arriving, counts, moments = results.take(samples, rows)
-    return SampleResult(tokens[:samples], arriving, counts, moments if shape.drafts else None)
+    return SampleResult(tokens[:samples], arriving, counts, moments if shape.drafts else moments[END:])

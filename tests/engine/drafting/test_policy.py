@@ -12,7 +12,7 @@ import torch
 from equality import GREEDY, prompts
 from tiny import Client, alone, tiny_core
 
-from draftline.engine.drafting.costs import measure_costs, measured_context
+from draftline.engine.drafting.costs import give_blocks, measure_costs, measured_context
 from draftline.engine.drafting.policy import AdaptiveDrafting, FixedDrafting
 from draftline.engine.params import SamplingParams, Speculation
 from draftline.engine.request.sequence import Plan, Row, Sequence
@@ -107,8 +107,9 @@ class Clockwork:
         self.filled = 0
         self.captures = set[tuple[int, int]]()
 
-    def fill(self, rows: tuple[Row, ...]) -> None:
+    def fill(self, rows: tuple[Row, ...], new_blocks: tuple[tuple[int, int, int], ...] = ()) -> None:
         self.filled = len(rows)
+        self.new_blocks = new_blocks
 
     def launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...] = ()) -> SimpleNamespace:
         assert all(row.samples == row.drafts + 1 for row in plan.rows)
@@ -128,6 +129,21 @@ def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
     assert costs.keys() == {(1, 0), (1, 2), (4, 0), (4, 2)}
     assert min(costs.values()) > 0
     assert not table.lengths.any()
+
+
+@pytest.mark.parametrize(("blocks", "apart"), [(40, True), (6, True), (5, False)])
+def test_measured_sequences_have_blocks_of_their_own_as_far_as_there_are_some(blocks: int, apart: bool) -> None:
+    """Two of 40 tokens, in three blocks of 16 each."""
+    clockwork = Clockwork()
+    give_blocks(
+        clockwork, SlotTable.allocate(4, 60, 4, torch.device("cpu")), 2, tokens=40, block_size=16, blocks=blocks
+    )
+    assert [(slot, column) for slot, column, _ in clockwork.new_blocks] == [
+        (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2),
+    ]  # fmt: skip
+    given = {block for *_, block in clockwork.new_blocks}
+    assert given <= set(range(blocks))
+    assert (len(given) == 6) == apart
 
 
 def test_a_step_of_a_gpu_is_timed_behind_another_one(monkeypatch: pytest.MonkeyPatch) -> None:

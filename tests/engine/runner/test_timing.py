@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from draftline.engine.runner.timing import DRAFTS, END, FORWARD, SAMPLING, StepClock, step_times
+from draftline.engine.runner.timing import DRAFTS, END, FORWARD, SAMPLING, StepClock, StepDurations, step_times
 from draftline.engine.stats import StepTimes
 from draftline.kernels.reference.ops import ReferenceOps
 
@@ -24,3 +24,26 @@ def test_moments_follow_each_other_and_stay_as_they_were_read() -> None:
     clock.note(DRAFTS)
     assert first.tolist() == kept
     assert clock.read()[DRAFTS] >= first[END]
+
+
+def test_a_step_that_was_launched_ahead_takes_the_time_from_the_end_of_the_one_before() -> None:
+    """Seconds by the host's clock, nanoseconds by the device's, which began elsewhere."""
+    durations = StepDurations()
+    assert durations.of(started=10.0, arrived=10.5, ended=500_000_000) == 0.5, "the first one"
+    # The host sees this step's end 0.3 s late. So the next one would seem to take 0.2 s.
+    assert durations.of(started=10.2, arrived=11.3, ended=1_000_000_000) == 0.5
+    assert durations.of(started=10.6, arrived=11.5, ended=1_500_000_000) == 0.5
+
+
+def test_a_step_of_an_idle_device_takes_the_time_from_its_launch() -> None:
+    durations = StepDurations()
+    durations.of(started=1.0, arrived=1.5, ended=0)
+    assert durations.of(started=7.0, arrived=7.25, ended=5_750_000_000) == 0.25
+
+
+def test_the_host_times_steps_whose_end_the_device_does_not_tell() -> None:
+    durations = StepDurations()
+    durations.of(started=1.0, arrived=2.0, ended=0)
+    assert durations.of(started=1.5, arrived=3.0, ended=None) == 1.0
+    assert durations.of(started=2.5, arrived=3.5, ended=900_000_000) == 0.5, "nor that of the one before"
+    assert durations.of(started=3.25, arrived=5.0, ended=1_000_000_000) == 0.1
