@@ -32,6 +32,7 @@ COMPILED = (
     "engine/scheduling/scheduler.py",
     "engine/scheduling/step_stats.py",
     "engine/streaming/detokenizer.py",
+    "engine/streaming/live_requests.py",
     "engine/streaming/output_state.py",
     "spec/acceptance_rates.py",
     "spec/adaptive.py",

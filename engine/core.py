@@ -1,26 +1,23 @@
 """``Core``: requests in, one step at a time, updates out. One thread owns it. `Core.step` is where to begin to read.
 
 A step may be launched before the last one's results are read. The next step finds the last one's tokens on the device,
-so the device never waits for the host.
+so the device never waits for the host. What the next step does not need, such as texts, is made once it is launched.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftline.engine.drafting.policy import DraftPolicy, Verified
-from draftline.engine.errors import DeadlineExceededError, DraftlineError, StepFailedError
-from draftline.engine.outputs import Failed, Update
-from draftline.engine.protocol import EngineInfo, Sink
-from draftline.engine.request.backlog import Backlog
-from draftline.engine.request.deadlines import Deadlines
+from draftline.engine.errors import DraftlineError
+from draftline.engine.protocol import EngineInfo
 from draftline.engine.request.request import Request
-from draftline.engine.request.sequence import Plan, Sequence
-from draftline.engine.runner.launched_step import LaunchedStep, StepResults
+from draftline.engine.request.sequence import Plan, Row, Sequence
+from draftline.engine.runner.launched_step import LaunchedStep, Logprobs, StepResults
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.timing import StepDurations
 from draftline.engine.scheduling.ordering import ORDERS
@@ -29,6 +26,7 @@ from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.scheduling.step_log import StepLog
 from draftline.engine.scheduling.step_stats import StepStats
 from draftline.engine.stats import EngineStats, StepTimes
+from draftline.engine.streaming.live_requests import LiveRequests, Updates
 from draftline.engine.streaming.output_state import OutputState
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.models.work import ModelWork
@@ -37,9 +35,8 @@ from draftline.structured.compiler import ConstraintCompiler
 
 logger = logging.getLogger(__name__)
 
-
-_Updates = list[tuple[OutputState, tuple[Update, ...]]]
-"""A step's updates for the clients, by output."""
+_KeptRow = tuple[OutputState, Row, tuple[int, ...], Logprobs, Logprobs]
+"""A row of a step that was read: the tokens that its output keeps, and their and the prompt's log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +52,29 @@ class _InFlight:
     step: LaunchedStep
     started: float
     host_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadStep:
+    """A step whose tokens are committed, and which neither its clients nor those who learn from it know yet.
+
+    Attributes:
+        in_flight: the step.
+        seconds: how long it took.
+        now: the time in seconds at which it was read.
+        times: of its parts, if it had drafts.
+        kept: the rows whose outputs go on, or have ended with it.
+        verified: the sequences that had drafts.
+        failed: the updates of the outputs that an error of their own has ended.
+    """
+
+    in_flight: _InFlight
+    seconds: float
+    now: float
+    times: StepTimes | None
+    kept: list[_KeptRow]
+    verified: list[Verified]
+    failed: Updates
 
 
 class Core:
@@ -109,19 +129,18 @@ class Core:
         self._scheduler = scheduler
         self._runner = runner
         self.now = clock
-        self._live: dict[str, Request] = {}
-        self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
-        self._deadlines = Deadlines()
         self._queue_order = ORDERS[info.scheduling]()
         self._budget = budget
         self._stats = StepStats(info, work, clock())
+        self._live = LiveRequests(scheduler, self._new_output, policy.forget)
+        self.backlog = self._live.backlog
         self._step_log = step_log
         self._kernels_compiling = kernels_compiling
         self.profiler = runner.profiler
-        self.backlog = Backlog()
         self._policy = policy
         self._steps_ahead = steps_ahead
         self._in_flight: deque[_InFlight] = deque()
+        self._read_step: _ReadStep | None = None  # the last one, until `tell`
         self._launched = 0
         self._durations = StepDurations()
         self._let_others_run: Callable[[], object] = lambda: None
@@ -140,26 +159,15 @@ class Core:
         order = self._queue_order.order(
             request.caller, request.weight, request.head_start_s, request.max_tokens, request.submitted_at
         )
-        self._live[request.request_id] = request
-        self._deadlines.add(request)
-        self.backlog.add(request)
-        for sequence in request.sequences:
-            sequence.order = order
-            self._outputs[sequence] = OutputState(request, sequence, self.tokenizer, self.info, self._stats.meter)
-            self._scheduler.add(sequence)
+        self._live.add(request, order)
 
     def displace(self, request_id: str, error: DraftlineError) -> None:
         """End a request that has not run with ``error``, for the sake of another one. Others are ignored."""
-        request = self._live.get(request_id)
-        if request is not None and self.backlog.has(request_id):
-            self._deliver(self._end_requests(request.sequences, error))
+        self._live.displace(request_id, error)
 
     def cancel(self, request_id: str) -> None:
         """End a request in the next step. Unknown ids are ignored."""
-        request = self._live.get(request_id)
-        if request is not None:
-            for sequence in request.sequences:
-                sequence.cancelled = True
+        self._live.cancel(request_id)
 
     def step(self) -> None:
         """Plan and launch a step, read the oldest step in flight, and deliver its updates.
@@ -170,26 +178,22 @@ class Core:
             DeviceLostError: the fault left no device to go on with.
         """
         started = self.now()
-        updates = self._expire()
+        ended = self._live.expire(started)
         # Which sequences run, with how many tokens and drafts, in which cache blocks.
         with self.profiler.part("plan"):
             self._policy.begin_step(self._scheduler.running)
             plan = self._scheduler.plan(self._policy.draft_len, self._step_tokens())
             catch_up = self._policy.catch_up(plan)
-        for sequence in plan.cancelled:
-            output = self._outputs[sequence]
-            try:
-                updates.append((output, output.cancel(self.now())))
-            except Exception as error:  # noqa: BLE001 - it ends this request only
-                updates += self._fail_output(sequence, error)
-        # Launch this step first, then read an earlier one: the device computes while the host handles results.
+        # Launch this step first, then handle the results of earlier ones while the device computes it.
         if plan.rows:
-            updates += self._launch(plan, catch_up, started)
+            ended += self._launch(plan, catch_up, started)
+        self.tell()
+        self._live.deliver(ended + self._live.end_cancelled(plan.cancelled, self.now()))
         self._let_others_run()
         if len(self._in_flight) > self._steps_ahead or (self._in_flight and not plan.rows):
-            updates += self._read(self._in_flight.popleft())
-        with self.profiler.part("deliver"):
-            self._deliver(updates)
+            self._read(self._in_flight.popleft())
+        if not self._in_flight:  # nothing else to do meanwhile
+            self.tell()
         if not self.has_work:
             self._let_others_run()
 
@@ -225,14 +229,16 @@ class Core:
 
     def fail_all(self, error: Exception) -> None:
         """End every request with ``error``. Frees nothing: the engine has ended."""
-        live, self._live, self._outputs = self._live, {}, {}
-        for request_id, request in live.items():
-            request.sink([(request_id, Failed(error))])
+        self._live.fail_all(error)
 
     def stats(self) -> EngineStats:
         """The engine's state now. Any thread may ask; the numbers may then be a step apart."""
         return self._stats.of_engine(
-            self._scheduler.stats(), self.backlog, self._kernels_compiling(), self._runner.captures.left
+            self._scheduler.stats(),
+            self.backlog,
+            self._live.failed_outputs,
+            self._kernels_compiling(),
+            self._runner.captures.left,
         )
 
     def flush_prefix_cache(self) -> int:
@@ -250,12 +256,8 @@ class Core:
         """Assert the scheduler's and the cache's invariants (for tests and soaks)."""
         self._scheduler.check()
 
-    def _expire(self) -> _Updates:
-        """End the requests that are past their deadline, whether they run or wait."""
-        updates: _Updates = []
-        for request in self._deadlines.expired(self.now()):
-            updates += self._end_requests(request.sequences, DeadlineExceededError())
-        return updates
+    def _new_output(self, request: Request, sequence: Sequence) -> OutputState:
+        return OutputState(request, sequence, self.tokenizer, self.info, self._stats.meter)
 
     def _step_tokens(self) -> int | None:
         """The token budget of the next step; None for the scheduler's maximum."""
@@ -266,17 +268,17 @@ class Core:
         running = self._scheduler.running
         return self._budget.tokens(sum([row.computed >= row.prompt_len and row.known < row.max_len for row in running]))
 
-    def _launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...], started: float) -> _Updates:
+    def _launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...], started: float) -> Updates:
         now = self.now()
         for row in plan.admitted:
-            self._outputs[row.sequence].mark_scheduled(now)
+            self._live.outputs[row.sequence].mark_scheduled(now)
             self.backlog.start(row.sequence.request_id, now)
         self._launched += 1
         if self._step_log is not None:
             self._step_log.planned(self._launched, plan, self._scheduler.stats())
         try:
             earlier = [in_flight.step for in_flight in self._in_flight]
-            step = self._runner.launch(plan, catch_up, earlier, self._let_others_run)
+            step = self._runner.launch(plan, catch_up, earlier, self._before_long_launch)
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail_step(plan, error)
         started += step.capture_s  # what follows is measured, and tells how long such steps take
@@ -284,7 +286,11 @@ class Core:
         self._in_flight.append(_InFlight(self._launched, plan, caught_up, step, started, self.now() - started))
         return []
 
-    def _read(self, in_flight: _InFlight) -> _Updates:
+    def _before_long_launch(self) -> None:
+        self.tell()
+        self._let_others_run()
+
+    def _read(self, in_flight: _InFlight) -> None:
         """Wait for a step, and commit the tokens that its outputs keep."""
         plan, step = in_flight.plan, in_flight.step
         try:
@@ -293,19 +299,39 @@ class Core:
             arrived = self.now()
             results = step.results()
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
-            return self._fail_step(plan, error)
+            self._live.deliver(self._fail_step(plan, error))
+            return
         now = self.now()
-        times = step.times(in_flight.host_s + self.now() - arrived)
-        self._measure(in_flight, arrived, now, times)
+        seconds = self._durations.of(in_flight.started, arrived, step.ended())
+        times = step.times(in_flight.host_s + now - arrived)
         with self.profiler.part("results"):
-            return self._take_results(plan, results, now, times)
+            self._read_step = _ReadStep(in_flight, seconds, now, times, *self._keep_tokens(plan, results))
 
-    def _measure(self, in_flight: _InFlight, arrived: float, now: float, times: StepTimes | None) -> None:
-        """Report a step's duration to the statistics, the draft policy, the queue order and the token budget."""
+    def tell(self) -> None:
+        """Tell the clients of the step that was read last, and all that learn from it. It is known already, or none."""
+        read = self._read_step
+        if read is None:
+            return
+        with self.profiler.part("deliver"):
+            self._learn(read)
+            updates: Updates = []
+            for output, row, tokens, logprobs, prompt_logprobs in read.kept:
+                try:
+                    of_output = output.updates(row, tokens, logprobs, prompt_logprobs, read.now, read.times)
+                    updates.append((output, of_output))
+                except Exception as error:  # noqa: BLE001 - it ends this request only
+                    updates += self._live.fail_output(row.sequence, error)
+                if row.drafts:
+                    self._stats.drafts.count(row.drafts, len(tokens) - 1)  # drafts after the end count as rejected
+            self._live.deliver(updates + read.failed)
+        self._read_step = None
+
+    def _learn(self, read: _ReadStep) -> None:
+        """Tell the statistics, the draft policy, the queue order and the token budget of a step."""
+        in_flight, seconds = read.in_flight, read.seconds
         plan, rows = in_flight.plan, in_flight.plan.rows
-        seconds = self._durations.of(in_flight.started, arrived, in_flight.step.ended())
         decoding = sum([row.start >= row.sequence.prompt_len for row in rows])
-        self._stats.add(rows, decoding, in_flight.step.logits, seconds, now, times)
+        self._stats.add(rows, decoding, in_flight.step.logits, seconds, read.now, read.times)
         if self._step_log is not None:
             self._step_log.read(in_flight.number, len(rows), seconds, in_flight.host_s)
         self._policy.observe_step(plan, in_flight.caught_up_tokens, seconds)
@@ -313,85 +339,48 @@ class Core:
         self._queue_order.measure(computed, seconds)
         if self._budget is not None:
             self._budget.measure(decoding, computed - decoding, seconds)
+        if read.verified:
+            self._policy.observe(read.verified)
 
-    def _take_results(self, plan: Plan, results: StepResults, now: float, times: StepTimes | None) -> _Updates:
-        """Check stops, detokenize and advance constraints. Each output keeps the tokens up to its end."""
-        updates: _Updates = []
+    def _keep_tokens(self, plan: Plan, results: StepResults) -> tuple[list[_KeptRow], list[Verified], Updates]:
+        """Check stops, advance constraints and commit the tokens: of each output those up to its end.
+
+        Returns:
+            The kept rows, the verified sequences, and the updates of failed outputs, as `_ReadStep` has them.
+        """
+        kept_rows: list[_KeptRow] = []
+        failed: Updates = []
         kept_tokens: list[tuple[int, ...]] = []
         verified: list[Verified] = []
+        ended: list[Sequence] = []
         for row, tokens, logprobs, prompt_logprobs in zip(plan.rows, *results, strict=True):
-            if row.sequence.finished:
+            sequence = row.sequence
+            if sequence.finished:
                 kept_tokens.append(())  # it ended while the step was in flight
                 continue
             if row.drafts:
-                verified.append((row.sequence, row.drafts, len(tokens) - 1))
-            output = self._outputs[row.sequence]
+                verified.append((sequence, row.drafts, len(tokens) - 1))
+            output = self._live.outputs[sequence]
             try:
-                kept, of_output = output.advance(row, tokens, logprobs, prompt_logprobs, now, times)
+                kept = output.keep(tokens)
             except Exception as error:  # noqa: BLE001 - it ends this request only
                 kept_tokens.append(())
-                updates += self._fail_output(row.sequence, error)
+                failed += self._live.fail_output(sequence, error)
                 continue
             kept_tokens.append(kept)
-            updates.append((output, of_output))
-            if row.drafts:
-                self._stats.drafts.count(row.drafts, len(kept) - 1)  # drafts after the end count as rejected
-        if verified:
-            self._policy.observe(verified)
+            kept_rows.append((output, row, kept, logprobs, prompt_logprobs))
+            if output.has_ended:
+                ended.append(sequence)
         self._stats.generated_tokens += sum(map(len, kept_tokens))
         self._scheduler.commit(plan, kept_tokens)
-        return updates
+        for sequence in ended:
+            self._scheduler.finish(sequence)
+        return kept_rows, verified, failed
 
-    def _fail_step(self, plan: Plan, error: Exception) -> _Updates:
+    def _fail_step(self, plan: Plan, error: Exception) -> Updates:
         """End every request that has a row in the plan."""
         logger.error("a step failed, and with it its %d sequences", len(plan.rows), exc_info=error)
         self._runner.check_device()
-        updates = self._fail_requests([row.sequence for row in plan.rows if not row.sequence.finished], error)
+        updates = self._live.fail([row.sequence for row in plan.rows if not row.sequence.finished], error)
         self._scheduler.commit(plan, [()] * len(plan.rows))
         return updates
-
-    def _fail_output(self, sequence: Sequence, error: Exception) -> _Updates:
-        """End the request of an output because of an error or a limit of the output's own."""
-        self._stats.failed_outputs += 1
-        if isinstance(error, DraftlineError):
-            logger.warning("request %s failed: %s", sequence.request_id, error)
-            return self._end_requests([sequence], error)
-        logger.error("request %s failed", sequence.request_id, exc_info=error)
-        return self._fail_requests([sequence], error)
-
-    def _fail_requests(self, sequences: Iterable[Sequence], error: Exception) -> _Updates:
-        """End the requests that these sequences belong to because of a fault."""
-        failure = StepFailedError()
-        failure.__cause__ = error
-        return self._end_requests(sequences, failure)
-
-    def _end_requests(self, sequences: Iterable[Sequence], failure: DraftlineError) -> _Updates:
-        """End the requests that these sequences belong to, which are live, with ``failure``."""
-        failed = {sequence.request_id: sequence for sequence in sequences}
-        for request_id in failed:
-            for sequence in self._live[request_id].sequences:
-                self._scheduler.finish(sequence)
-        return [(self._outputs[sequence], (Failed(failure),)) for sequence in failed.values()]
-
-    def _deliver(self, updates: _Updates) -> None:
-        """Release the outputs that ended, forget their requests, and call each sink once with all of its updates."""
-        by_sink: dict[Sink, list[tuple[str, Update]]] = defaultdict(list)
-        for output, of_output in updates:
-            for update in of_output:
-                by_sink[output.request.sink].append((output.sequence.request_id, update))
-                if update.ends_output:
-                    self._release(output)
-        for sink, pairs in by_sink.items():
-            sink(pairs)
-
-    def _release(self, output: OutputState) -> None:
-        """Release an output, and forget its request if that was the last one running."""
-        self._scheduler.finish(output.sequence)
-        request = output.request
-        if request.request_id in self._live and all(sequence.finished for sequence in request.sequences):
-            del self._live[request.request_id]
-            self.backlog.drop(request.request_id)
-            self._deadlines.drop(request.request_id)
-            for sequence in request.sequences:
-                del self._outputs[sequence]
-                self._policy.forget(sequence)

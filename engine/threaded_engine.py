@@ -231,6 +231,7 @@ class ThreadedEngine(EngineClient):
             logger.critical("the engine stopped", exc_info=True)
             self._end_after(error)
             return
+        self._core.tell()
         self._end(EngineStoppedError("the engine stopped before the request was finished"), None)
 
     def _end_after(self, error: BaseException) -> None:

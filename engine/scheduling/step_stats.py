@@ -18,7 +18,6 @@ class StepStats:
         meter: adds up the steps' time, arithmetic and memory traffic.
         drafts: counts drafts.
         generated_tokens: tokens of all outputs.
-        failed_outputs: outputs that an error or a limit of their own has ended.
     """
 
     def __init__(self, info: EngineInfo, work: ModelWork | None, now: float) -> None:
@@ -32,7 +31,6 @@ class StepStats:
         self.meter = WorkMeter(info.peak)
         self.drafts = DraftTally(info.drafter)
         self.generated_tokens = 0
-        self.failed_outputs = 0
         self._work = work
         self._steps = 0
         self._token_gaps = Histogram(TOKEN_GAP_BOUNDS_S)
@@ -61,13 +59,19 @@ class StepStats:
             self.meter.add(seconds, *work)
 
     def of_engine(
-        self, scheduler: SchedulerStats, backlog: Backlog, kernels_compiling: int, graphs_to_capture: int
+        self,
+        scheduler: SchedulerStats,
+        backlog: Backlog,
+        failed_outputs: int,
+        kernels_compiling: int,
+        graphs_to_capture: int,
     ) -> EngineStats:
         """The engine's state now.
 
         Args:
             scheduler: the scheduler's state.
             backlog: the requests that have not run yet.
+            failed_outputs: see `EngineStats`.
             kernels_compiling: see `EngineStats`.
             graphs_to_capture: see `EngineStats`.
         """
@@ -82,7 +86,7 @@ class StepStats:
             total_blocks=scheduler.total_blocks,
             steps=self._steps,
             generated_tokens=self.generated_tokens,
-            failed_outputs=self.failed_outputs,
+            failed_outputs=failed_outputs,
             drafter=self.drafts.stats(),
             preemptions=scheduler.preemptions,
             prefix_hit_tokens=scheduler.prefix_hit_tokens,

@@ -41,7 +41,9 @@ class _End(NamedTuple):
 
 
 class OutputState:
-    """Turns each step's result into the tokens that an output keeps, and its client's updates.
+    """Turns each step's result into the tokens that an output keeps, and then into its client's updates.
+
+    The next step needs the tokens at once. The updates have time until it is launched.
 
     Attributes:
         request: the request.
@@ -73,6 +75,10 @@ class OutputState:
         self._stop_ids = frozenset(sampling.stop_token_ids)
         self._ends = self._eos_ids | self._stop_ids
         self._detokenizer = Detokenizer(tuple(sampling.stop))
+        # Of the tokens that were kept last: their text, where an end was looked for in it, and the end.
+        self._text: str | None = None
+        self._end: _End | None = None
+        self._follows = True  # whether its constraint allows all tokens so far
         # Up to this length, stop strings are not looked for.
         self._unchecked_len = sequence.prompt_len + sampling.min_tokens if sampling.stop else sequence.max_len
         self._prompt_logprobs: Logprobs = ()
@@ -92,46 +98,60 @@ class OutputState:
             self._scheduled_at = now
             self._before = self._meter.counts
 
-    def advance(
-        self,
-        row: Row,
-        tokens: tuple[int, ...],
-        logprobs: Logprobs,
-        prompt_logprobs: Logprobs,
-        now: float,
-        times: StepTimes | None = None,
-    ) -> tuple[tuple[int, ...], tuple[Update, ...]]:
-        """Process the result of one step.
+    @property
+    def has_ended(self) -> bool:
+        """Whether a token that it kept was its last one."""
+        return self._end is not None
 
-        Args:
-            row: the sequence's row in the step.
-            tokens: the accepted tokens; see `StepResults` for these three.
-            logprobs: theirs, where asked for.
-            prompt_logprobs: those of prompt positions, where asked for.
-            now: the current time in seconds.
-            times: the step's times, if it had drafts.
-
-        Returns:
-            The tokens that the output keeps, and the client's updates. Accepted tokens after the output's end are not
-            kept.
+    def keep(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """The tokens that the output keeps of those that a step has accepted: all up to its end.
 
         Raises:
             ConstraintLimitError: the constraint cannot follow the text within its limits.
             Exception: the constraint's fault, or another error that ends this output only.
         """
-        if prompt_logprobs:
-            self._take_prompt_logprobs(row.start, prompt_logprobs)
         if not tokens:
-            return (), ()  # a chunk of the prompt
+            return ()  # a chunk of the prompt
         constraint = self.sequence.constraint
         if constraint is not None and constraint.fault is not None:
             raise constraint.fault
+        # The output may end before the last accepted token. Its constraint follows the kept tokens.
+        kept, self._text, self._end = self._until_end(tokens)
+        if constraint is not None:
+            self._follows = self._advance_constraint(kept, self._end)
+        return kept
+
+    def updates(
+        self,
+        row: Row,
+        kept: tuple[int, ...],
+        logprobs: Logprobs,
+        prompt_logprobs: Logprobs,
+        now: float,
+        times: StepTimes | None = None,
+    ) -> tuple[Update, ...]:
+        """The client's updates of one step.
+
+        Args:
+            row: the sequence's row in the step.
+            kept: what `keep` has returned.
+            logprobs: those of the accepted tokens, where asked for; see `StepResults` for these two.
+            prompt_logprobs: those of prompt positions, where asked for.
+            now: the time in seconds at which the step was read.
+            times: the step's times, if it had drafts.
+        """
+        if prompt_logprobs:
+            self._take_prompt_logprobs(row.start, prompt_logprobs)
+        if not kept:
+            return ()
         if self._first_token_at is None:
             self._first_token_at = now
-
-        # The output may end before the last accepted token. Its constraint follows the kept tokens.
-        kept, text, end = self._until_end(tokens)
-        follows = self._advance_constraint(kept, end)
+        text, self._text = self._text, None
+        if text is None:
+            bytes_of = self._bytes_of
+            text = self._detokenizer.push_unchecked(
+                bytes_of(kept[0]) if len(kept) == 1 else b"".join(map(bytes_of, kept))
+            )
 
         # Drafts after the end count as rejected.
         self._steps += 1
@@ -142,27 +162,27 @@ class OutputState:
 
         delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
         self._prompt_logprobs = ()
-        return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now, follows))
+        return (delta,) if self._end is None else (delta, self._finished(self._end, now))
 
     def cancel(self, now: float) -> tuple[Update, ...]:
         """Return the updates that end a cancelled output: the rest of its text, and the end."""
         text = self._detokenizer.flush()
         end = _End(FinishReason.CANCELLED)
-        finished = self._finished(end, 0, now, follows=True)
+        finished = self._finished(end, now)
         return (Delta(self.sequence.index, (), text), finished) if text else (finished,)
 
-    def _until_end(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], str, _End | None]:
+    def _until_end(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], str | None, _End | None]:
         """Find the end of the output among the new tokens.
 
         Returns:
-            The tokens up to the end, the text that is certain with them, and the end; None if the output goes on.
+            The tokens up to the end; the text that is certain with them, or None if it tells nothing about the end; and
+            the end, or None if the output goes on.
         """
-        detokenizer, bytes_of = self._detokenizer, self._bytes_of
         before = length = len(self.sequence.tokens)
         # The common case: no token can end it.
         if length + len(tokens) < self._unchecked_len and self._ends.isdisjoint(tokens):
-            data = bytes_of(tokens[0]) if len(tokens) == 1 else b"".join(map(bytes_of, tokens))
-            return tokens, detokenizer.push_unchecked(data), None
+            return tokens, None, None
+        detokenizer, bytes_of = self._detokenizer, self._bytes_of
         text = ""
         for token in tokens:
             length += 1
@@ -206,14 +226,13 @@ class OutputState:
         """Advance the constraint by the kept tokens.
 
         Returns:
-            Whether it allows them, if there is one.
+            Whether it allows them.
 
         Raises:
             ConstraintLimitError: the constraint cannot follow the text within its limits.
         """
         constraint = self.sequence.constraint
-        if constraint is None:
-            return True
+        assert constraint is not None, "only outputs with a constraint advance it"
         matcher = constraint.progress.matcher
         if end is not None and end.cuts_text:
             kept = kept[:-1]
@@ -227,15 +246,15 @@ class OutputState:
                 return False
         return True
 
-    def _complete(self, end: _End, follows: bool) -> bool | None:
-        """Whether the text is complete for its constraint, which ``follows`` it or not; None without a constraint."""
+    def _complete(self, end: _End) -> bool | None:
+        """Whether the text is complete for its constraint; None without one."""
         constraint = self.sequence.constraint
         if constraint is None or constraint.fault is not None:
             return None
         cut = end.cuts_text and not end.stopped_by_token
-        return follows and not cut and constraint.progress.matcher.complete
+        return self._follows and not cut and constraint.progress.matcher.complete
 
-    def _finished(self, end: _End, new_tokens: int, now: float, follows: bool) -> Finished:
+    def _finished(self, end: _End, now: float) -> Finished:
         sequence, submitted, compile_s = self.sequence, self.request.submitted_at, self.request.constraint_compile_s
         scheduled = self._scheduled_at if self._scheduled_at is not None else now
         first = self._first_token_at if self._first_token_at is not None else now
@@ -243,7 +262,7 @@ class OutputState:
             index=sequence.index,
             finish_reason=end.reason,
             matched_stop=end.matched_stop,
-            usage=Usage(sequence.prompt_len, sequence.cached_prompt, sequence.output_len + new_tokens),
+            usage=Usage(sequence.prompt_len, sequence.cached_prompt, sequence.output_len),
             speculation=self._speculation(),
             timing=Timing(
                 queued_s=max(0.0, scheduled - submitted - compile_s),
@@ -252,7 +271,7 @@ class OutputState:
                 total_s=now - submitted,
                 constraint_compile_s=compile_s,
             ),
-            constraint_complete=self._complete(end, follows),
+            constraint_complete=self._complete(end),
             seed=sequence.seed,
             stopped_by_token=end.stopped_by_token,
             system_fingerprint=self._info.system_fingerprint,

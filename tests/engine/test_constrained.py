@@ -281,7 +281,7 @@ def test_an_error_of_a_constraint_fails_its_request_alone(
     client = Client(core)
     for seed in range(4):
         client.submit(str(seed), [1, 2, seed], params[seed], constraint=grammar)
-    [bad] = [sequence.constraint for sequence in core._outputs if sequence.request_id == "1"]
+    [bad] = [sequence.constraint for sequence in core._live.outputs if sequence.request_id == "1"]
     assert bad is not None
 
     def faulty(self: GrammarMatcher, *arguments: object) -> object:
@@ -316,7 +316,7 @@ def test_an_error_of_the_constraint_of_a_cancelled_request_fails_it_alone(monkey
     for name in ("bad", "good"):
         client.submit(name, [1, 2], params, constraint=grammar)
     core.step()
-    [bad] = [sequence.constraint for sequence in core._outputs if sequence.request_id == "bad"]
+    [bad] = [sequence.constraint for sequence in core._live.outputs if sequence.request_id == "bad"]
     assert bad is not None
     real = GrammarMatcher.complete.fget
     assert real is not None

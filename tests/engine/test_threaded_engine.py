@@ -60,6 +60,9 @@ class BrokenCore:
     def close(self) -> None:
         """It has no other processes."""
 
+    def tell(self) -> None:
+        """It has read no step."""
+
     def is_live(self, request_id: str) -> bool:
         return any(request.request_id == request_id for request in self.requests)
 
@@ -247,6 +250,12 @@ def test_other_threads_run_when_a_step_is_launched(
     core.add(builder.build("a", wanted, lambda _: events.append("updates"), core.now()))
     while core.has_work:
         core.step()
-    first, second, third = (["others", "launched", "others"] if each else ["launched", "others"] for each in long)
-    # Three tokens; each is read when the next step is launched, and the last one when there is none.
-    assert events == [*first, *second, "updates", *third, "updates", "others", "updates", "others"]
+
+    def launch_of(is_long: bool, *told: str) -> list[str]:
+        return [*told, "others", "launched", "others"] if is_long else ["launched", *told, "others"]
+
+    # Three tokens; each is read when the next step is launched, and told when the one after it is, or nothing is left.
+    first, second, third = long
+    assert events == [
+        *launch_of(first), *launch_of(second), *launch_of(third, "updates"), "updates", "others", "updates", "others",
+    ]  # fmt: skip

@@ -11,6 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,8 +29,6 @@ from draftline.engine.drafting.build import DrafterBuilder
 from draftline.engine.drafting.policy import DraftPolicy
 from draftline.engine.outputs import CompletionOutput
 from draftline.engine.parallel import sizes
-from draftline.engine.runner.runner import Runner
-from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.stats import EngineStats
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
@@ -147,8 +146,8 @@ def start(folder: Path, case: Case, device: str) -> Core:
             return inner if adversary is None else adversary(inner)
 
         @override
-        def _lengths(self, runner: Runner, table: SlotTable, shapes: StepShapes, facts: tuple[str, ...]) -> DraftPolicy:
-            return SomeSteps(super()._lengths(runner, table, shapes, facts), seed=5)
+        def _lengths(self, *measured: Any) -> DraftPolicy:
+            return SomeSteps(super()._lengths(*measured), seed=5)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "DrafterBuilder", Builder)

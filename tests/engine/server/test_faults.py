@@ -92,17 +92,18 @@ async def test_a_fault_in_a_step_fails_its_requests_and_the_engine_goes_on(
     await stepped.freed()
 
 
+@pytest.mark.parametrize("part", ["keep", "updates"])
 async def test_a_fault_of_one_output_fails_its_request_alone(
-    server: Server, channel: grpc.aio.Channel, stepped: SteppedEngine, monkeypatch: pytest.MonkeyPatch
+    server: Server, channel: grpc.aio.Channel, stepped: SteppedEngine, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    advance = OutputState.advance
+    sound = getattr(OutputState, part)
 
     def faulty(self: OutputState, *step):  # type: ignore[no-untyped-def]
         if self.sequence.prompt_len == 9 and self.sequence.index == 1:
             raise ValueError("no such character")
-        return advance(self, *step)
+        return sound(self, *step)
 
-    monkeypatch.setattr(OutputState, "advance", faulty)
+    monkeypatch.setattr(OutputState, part, faulty)
     await server.serve(stepped)
     client = SessionClient(InferenceServiceStub(channel))
     await client.submit("bad", text_request("x" * 9, max_tokens=6, n=3, ignore_eos=True))
