@@ -10,7 +10,7 @@ from typing import Final
 
 from draftline.structured.json_schema.decimals import plain_text
 from draftline.structured.json_schema.multiples import divisible
-from draftline.structured.json_schema.shapes.numbers import NumberSet
+from draftline.structured.json_schema.shapes.numbers import NumberSet, meet
 from draftline.structured.regular import dfa
 from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import Node, alt, optional, seq
@@ -24,8 +24,11 @@ answer of a small model that repeats a digit. A bound with more digits before th
 MAX_EXACT_DIGITS: Final = 12
 """With up to this many digits in all, the point may be at any place; with more, a third of them may be behind it."""
 
-_MAX_MULTIPLE_DIGITS: Final = 18
-"""The most digits of a multiple: a context of 28 digits must hold its quotient."""
+MAX_MULTIPLE_DIGITS: Final = 18
+"""The most digits of a multiple, unless a bound has more: each digit takes a state for each remainder."""
+
+_QUOTIENTS: Final = 10**28
+"""The multiples of a step from here on are left out: pydantic divides in Python's default context, of 28 digits."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -35,12 +38,15 @@ def decimal_text(within: NumberSet, max_digits: int | None = None, decimal_place
     Raises:
         TooComplexError, InexpressibleNumbersError: they have too many cases.
     """
-    if within.step is not None and (max_digits is None or max_digits > _MAX_MULTIPLE_DIGITS):
-        max_digits = _MAX_MULTIPLE_DIGITS
     # The next integer beyond a bound has a digit more than 999.
     beyond = [math.floor(abs(bound)) + 1 for bound in (within.low, within.high) if bound is not None]
-    whole = max([MAX_WHOLE_DIGITS, *(len(str(number)) for number in beyond)])
-    written = seq(optional(tree("-")), _digits(max_digits, decimal_places, whole))
+    whole = max((len(str(number)) for number in beyond), default=0)
+    if within.step is not None:
+        most = max(MAX_MULTIPLE_DIGITS, whole + (decimal_places or 0))
+        max_digits = most if max_digits is None else min(max_digits, most)
+        largest = within.step * _QUOTIENTS
+        within = meet(within, NumberSet(-largest, True, largest, True))
+    written = seq(optional(tree("-")), _digits(max_digits, decimal_places, max(whole, MAX_WHOLE_DIGITS)))
     interval = NumberSet(within.low, within.low_open, within.high, within.high_open)
     if interval != NumberSet():
         written = both(written, plain_text(interval))
@@ -67,16 +73,21 @@ def _digits(max_digits: int | None, decimal_places: int | None, max_whole: int) 
     if max_digits is None:
         places = MAX_PLACES if decimal_places is None else decimal_places
         return tree(f"(?:0|[1-9][0-9]{{0,{max_whole - 1}}}){_fraction(places)}")
-    if decimal_places is None and max_digits <= MAX_EXACT_DIGITS:
-        small = f"0{_fraction(max_digits)}"
-        longer = [f"[1-9][0-9]{{{whole - 1}}}{_fraction(max_digits - whole)}" for whole in range(1, max_digits + 1)]
-        return alt(tree(option) for option in (small, *longer))
-    places = max_digits // 3 if decimal_places is None else min(decimal_places, max_digits)
+    if decimal_places is None:
+        places = max_digits if max_digits <= MAX_EXACT_DIGITS else max_digits // 3
+    else:
+        places = min(decimal_places, max_digits)
     whole = max_digits - places
-    if whole == 0:
+    if decimal_places is not None and whole == 0:
         # A zero before the point counts as a digit unless digits follow.
         return tree(f"0\\.[0-9]{{1,{places}}}")
-    return tree(f"(?:0|[1-9][0-9]{{0,{whole - 1}}})" + _fraction(places))
+    short = f"(?:0|[1-9][0-9]{{0,{whole - 1}}})" if whole else "0"
+    options = [short + _fraction(places)]
+    if decimal_places is None:
+        # The point may be further behind, where fewer digits follow it.
+        longer = range(whole + 1, max_digits + 1)
+        options += [f"[1-9][0-9]{{{digits - 1}}}{_fraction(max_digits - digits)}" for digits in longer]
+    return alt(tree(option) for option in options)
 
 
 def _fraction(places: int) -> str:
