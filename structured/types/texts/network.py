@@ -95,10 +95,13 @@ def email_text() -> Node:
 
 @functools.cache
 def name_email_text() -> Node:
-    """Email addresses, also behind a name of up to four words in Latin letters, or behind one in quotation marks."""
+    """Email addresses, also behind a name of up to four words in Latin letters, or behind one in quotation marks.
+
+    A name in quotation marks has at most 64 characters: pydantic reads no text of more than 2,048.
+    """
     word = repeat(tree("[A-Za-z0-9_'\\u00c0-\\u00d6\\u00d8-\\u00f6\\u00f8-\\u024f-]"), 1, 16)
     name = seq(word, repeat(seq(literal(" "), word), 0, 3))
-    quoted = tree('"[^"\\\\\\x00-\\x1f\\x7f]+"')
+    quoted = tree('"[^"\\\\\\x00-\\x1f\\x7f]{1,64}"')
     address = email_text()
     return alt([address, seq(alt([name, quoted]), literal(" <"), address, literal(">"))])
 

@@ -250,6 +250,8 @@ def test_texts(kind: Any, written: str, not_written: str) -> None:
         ("Ada <ada>", False),
         ("A. L. <ada@b.org>", False),
         ('"A" B" <ada@b.org>', False),
+        ('"' + "ж" * 64 + '" <ada@b.org>', True),
+        ('"' + "A" * 2048 + '" <ada@b.org>', False),
     ],
 )
 def test_names_before_email_addresses(text: str, written: bool) -> None:
