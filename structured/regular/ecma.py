@@ -14,10 +14,10 @@ of low ones means the characters that these pairs are.
 import functools
 import re
 import sys
-import unicodedata
 from typing import Final
 
 from draftline.structured.regular import charset
+from draftline.structured.regular.categories import by_category, category
 from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.expression import conjuncts
 from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
@@ -47,7 +47,7 @@ _HEX4: Final = re.compile(r"u([0-9A-Fa-f]{4})")
 _HEX_BRACED: Final = re.compile(r"u\{([0-9A-Fa-f]{1,6})\}")
 _NUMBER: Final = re.compile(r"0[0-9]+|[1-9][0-9]*")
 """The digits of a backreference or an octal escape. One 0 alone is a character."""
-_PROPERTY: Final = re.compile(r"[pP]\{([A-Za-z_]+=)?([A-Za-z_]+)\}")
+_PROPERTY: Final = re.compile(r"[pP]\{([^={}]*=)?([^={}]*)\}")
 _ASSERTION: Final = re.compile(r"[\^$]|\(\?<?[=!]|\\[bB]")
 _ASSERTIONS: Final = {
     "^": "anchor",
@@ -302,9 +302,9 @@ class _Parser(PatternReader):
             return charset.complement(fixed) if negated else fixed
         inside = _members(kind, name)
         if inside is None:
-            raise UntranslatablePatternError(f"the Unicode property {name}")
+            raise UntranslatablePatternError(f"the Unicode property {kind or ''}{name}")
         # The next version of Unicode may put an unassigned character in any class: it is in neither set.
-        uncertain = charset.union(_by_category()["Cn"], disputed(name))
+        uncertain = charset.union(by_category()["Cn"], disputed(name))
         self._uncertain = charset.union(self._uncertain, uncertain)
         return charset.difference(charset.complement(inside) if negated else inside, uncertain)
 
@@ -330,62 +330,8 @@ def _single(characters: CharSet) -> int | None:
     return characters[0][0] if len(characters) == 1 and characters[0][0] == characters[0][1] else None
 
 
-_LONG_CATEGORIES: Final = {
-    "Letter": "L",
-    "Uppercase_Letter": "Lu",
-    "Lowercase_Letter": "Ll",
-    "Titlecase_Letter": "Lt",
-    "Modifier_Letter": "Lm",
-    "Other_Letter": "Lo",
-    "Mark": "M",
-    "Nonspacing_Mark": "Mn",
-    "Spacing_Mark": "Mc",
-    "Enclosing_Mark": "Me",
-    "Number": "N",
-    "Decimal_Number": "Nd",
-    "Letter_Number": "Nl",
-    "Other_Number": "No",
-    "Punctuation": "P",
-    "Connector_Punctuation": "Pc",
-    "Dash_Punctuation": "Pd",
-    "Open_Punctuation": "Ps",
-    "Close_Punctuation": "Pe",
-    "Initial_Punctuation": "Pi",
-    "Final_Punctuation": "Pf",
-    "Other_Punctuation": "Po",
-    "Symbol": "S",
-    "Math_Symbol": "Sm",
-    "Currency_Symbol": "Sc",
-    "Modifier_Symbol": "Sk",
-    "Other_Symbol": "So",
-    "Separator": "Z",
-    "Space_Separator": "Zs",
-    "Line_Separator": "Zl",
-    "Paragraph_Separator": "Zp",
-    "Other": "C",
-    "Control": "Cc",
-    "Format": "Cf",
-    "Private_Use": "Co",
-}
-_CATEGORIES: Final = frozenset(_LONG_CATEGORIES.values())
-
-
 def _members(kind: str | None, name: str) -> CharSet | None:
     if kind in ("sc=", "Script="):
         return script(name)
-    short = _LONG_CATEGORIES.get(name, name)
-    if kind in (None, "gc=", "General_Category=") and short in _CATEGORIES:
-        return charset.union(*(members for one, members in _by_category().items() if one.startswith(short)))
-    return emoji_property(name) if kind is None else None
-
-
-@functools.cache
-def _by_category() -> dict[str, CharSet]:
-    ranges: dict[str, list[tuple[int, int]]] = {"Cn": []}
-    start, category = 0, unicodedata.category("\0")
-    for code in range(1, sys.maxunicode + 2):
-        current = unicodedata.category(chr(code)) if code <= sys.maxunicode else ""
-        if current != category:
-            ranges.setdefault(category, []).append((start, code - 1))
-            start, category = code, current
-    return {name: charset.charset(members) for name, members in ranges.items()}
+    found = category(name) if kind in (None, "gc=", "General_Category=") else None
+    return emoji_property(name) if found is None and kind is None else found

@@ -183,3 +183,8 @@ _BEFORE_17: Final = {
     ),
 }
 """Properties that had more characters before Unicode 17."""
+
+SCRIPTS: Final = (*_SCRIPTS, *_SHORT_SCRIPTS)
+"""The names of scripts, long and short."""
+PROPERTIES: Final = (*_FIXED, *_EMOJI, *_SHORT)
+"""The names of properties, long and short."""

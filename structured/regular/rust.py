@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from draftline.structured.regular import charset, unicode
+from draftline.structured.regular.categories import CATEGORIES
 from draftline.structured.regular.ecma import UntranslatablePatternError
 from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
+from draftline.structured.regular.properties import SCRIPTS
 from draftline.structured.regular.syntax import (
     Anchor,
     Chars,
@@ -38,8 +40,7 @@ _COUNT: Final = re.compile(r"\{\s*(\d*)\s*(,\s*(\d*))?\s*\}")
 _FLAGS: Final = re.compile(r"\?([imsUuxR]*)(?:-([imsUuxR]+))?([:)])")
 _NAME: Final = re.compile(r"\?P?<[^>]+>")
 _HEX: Final = re.compile(r"(?:[xuU]\{([0-9A-Fa-f]+)\}|x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}))")
-_PROPERTY: Final = re.compile(r"([pP])(?:\{(\^?)(?:(gc|General_Category|sc|Script)=)?([A-Za-z_]+)\}|([A-Z]))")
-_OTHER_PROPERTY: Final = re.compile(r"[pP]\{([^}]*)\}")
+_PROPERTY: Final = re.compile(r"([pP])(?:\{(?:([^}]*?)(!=|[:=]))?([^}]*)\}|([A-Za-z]))")
 _SPACE: Final = re.compile("(?:[\t-\r \x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|#[^\n]*)+")
 """What the flag ``x`` goes past: White_Space of Unicode, and comments."""
 
@@ -255,9 +256,11 @@ class _Parser(PatternReader):
             code = int(next(digits for digits in found.groups() if digits), 16)
             return exactly(charset.charset([(code, code)]))
         if (found := self.match(_PROPERTY)) is not None:
-            return _property(found[3], found[4] or found[5], negated=(found[1] == "P") != bool(found[2]))
-        if (found := self.match(_OTHER_PROPERTY)) is not None:
-            raise UntranslatablePatternError(f"the Unicode property {found[1]}")
+            negated = (found[1] == "P") != (found[3] == "!=")
+            named = _property(found[2], found[4] or found[5] or "")
+            if named is None:
+                raise UntranslatablePatternError(f"the Unicode property {found[0][1:].strip('{}')}")
+            return named.complement() if negated else named
         if letter in ("b", "B", "<", ">"):
             raise UntranslatablePatternError(f"the word boundary \\{letter}")
         if letter == "" or letter.isalnum():
@@ -290,27 +293,22 @@ def _cased(one: Class, flags: _Flags) -> Class:
     return unicode.in_any_case(one) if flags.ignore_case else one
 
 
-def _property(kind: str | None, name: str, negated: bool) -> Class:
-    found: Class | None = None
-    if kind not in ("sc", "Script"):
-        found = unicode.category(_LONG_CATEGORIES.get(name.lower().replace("_", ""), name))
-    if found is None and kind not in ("gc", "General_Category"):
-        found = unicode.script_of(name)
-    if found is None and kind is None:
-        found = unicode.property_of(name)
-    if found is None:
-        raise UntranslatablePatternError(f"the Unicode property {name}")
-    return found.complement() if negated else found
+def _property(kind: str | None, name: str) -> Class | None:
+    """The characters of a property, which may have another spelling than Unicode's; None for an unknown one."""
+    known = _NAMES.get(_loose(name), "")
+    match None if kind is None else _loose(kind):
+        case None:
+            return unicode.category_of(known) or unicode.script_of(known) or unicode.property_of(known)
+        case "gc" | "generalcategory":
+            return unicode.category_of(known)
+        case "sc" | "script":
+            return unicode.script_of(known)
+    return None
 
 
-_LONG_CATEGORIES: Final = {
-    "letter": "L",
-    "uppercaseletter": "Lu",
-    "lowercaseletter": "Ll",
-    "number": "N",
-    "decimalnumber": "Nd",
-    "punctuation": "P",
-    "symbol": "S",
-    "separator": "Z",
-    "mark": "M",
-}
+def _loose(name: str) -> str:
+    """A name without what Unicode's loose matching ignores (UAX 44, LM3)."""
+    return re.sub("^is|[ _-]", "", name.lower())
+
+
+_NAMES: Final = {_loose(name): name for name in (*CATEGORIES, *unicode.PROPERTIES, *SCRIPTS)}

@@ -8,12 +8,11 @@ class" the complement of the second.
 from __future__ import annotations
 
 import functools
-import sys
-import unicodedata
 from dataclasses import dataclass
 from typing import Final
 
-from draftline.structured.regular import charset
+from draftline.structured.regular import charset, properties
+from draftline.structured.regular.categories import by_category, category
 from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.properties import disputed, emoji_property, fixed_property, script
 
@@ -87,16 +86,10 @@ r"""The scripts whose letters ``\w`` writes."""
 
 
 @functools.cache
-def category(name: str) -> Class | None:
-    """The characters of a general category, by its short name ("L", "Lu"); None for an unknown one."""
-    # A text has no surrogates, and which characters are unassigned depends on the version.
-    found = [
-        members for short, members in _by_category().items() if short.startswith(name) and short not in ("Cn", "Cs")
-    ]
-    if not found or not name:
-        return None
-    inside = charset.union(*found)
-    return Class(inside, charset.union(inside, _by_category()["Cn"]))
+def category_of(name: str) -> Class | None:
+    """The characters of a general category, by its long or its short name; None for an unknown one."""
+    inside = category(name)
+    return None if inside is None else Class(inside, charset.union(inside, by_category()["Cn"]))
 
 
 @functools.cache
@@ -115,14 +108,14 @@ def property_of(name: str) -> Class | None:
         return _with_margin(inside, disputed(name))
     if name not in _DERIVED:
         return None
-    tables = _by_category()
+    tables = by_category()
     inside, uncertain = (charset.union(*(tables[one] for one in names)) for names in _DERIVED[name])
     return _with_margin(inside, uncertain)
 
 
 def _with_margin(inside: CharSet, uncertain: CharSet) -> Class:
     """A class of which some characters are not sure. Unassigned ones never are: the next version of Unicode assigns some."""
-    uncertain = charset.union(uncertain, _by_category()["Cn"])
+    uncertain = charset.union(uncertain, by_category()["Cn"])
     return Class(charset.difference(inside, uncertain), charset.union(inside, uncertain))
 
 
@@ -138,6 +131,8 @@ _DERIVED: Final = {
     "Upper": _UPPERCASE,
 }
 """Properties of which all characters of some categories surely have it, and some of others."""
+PROPERTIES: Final = (*properties.PROPERTIES, *_DERIVED)
+"""The names of the properties of `property_of`."""
 
 
 @functools.cache
@@ -145,7 +140,7 @@ def named(letter: str) -> Class:
     r"""The class of ``\d``, ``\s`` or ``\w``. Sure are ASCII's digits, and letters of the most common scripts."""
     if letter == "s":
         return Class(WHITE_SPACE, charset.union(WHITE_SPACE, _SEPARATORS))
-    tables = _by_category()
+    tables = by_category()
     if letter == "d":
         return Class(charset.DIGIT, charset.union(tables["Nd"], tables["Cn"]))
     words = charset.union(
@@ -155,15 +150,3 @@ def named(letter: str) -> Class:
     letters = charset.union(*(tables[name] for name in ("Lu", "Ll", "Lt", "Lm", "Lo")))
     surely = charset.union(charset.WORD, charset.intersection(letters, _SCRIPTS))
     return Class(surely, charset.union(words, _CIRCLED, tables["No"], tables["Cn"]))
-
-
-@functools.cache
-def _by_category() -> dict[str, CharSet]:
-    ranges: dict[str, list[tuple[int, int]]] = {"Cn": []}
-    start, current = 0, unicodedata.category("\0")
-    for code in range(1, sys.maxunicode + 2):
-        following = unicodedata.category(chr(code)) if code <= sys.maxunicode else ""
-        if following != current:
-            ranges.setdefault(current, []).append((start, code - 1))
-            start, current = code, following
-    return {name: charset.charset(members) for name, members in ranges.items()}

@@ -49,6 +49,7 @@ RUST = [
     r"(?i)^[^\d][^\u017f\s][^\u212a]$",
     r"^\p{Greek}\p{sc=Han}\P{Script=Cyrl}$",
     r"^\p{Emoji}[\p{ASCII}&&\p{Lowercase}]\P{Alphabetic}\p{gc=Lu}\p{Upper}$",
+    r"^\p{greek}\P{script: HAN}\p{gc!=uppercase letter}\P{General_Category!=Cased-Letter}\p{isLatin}\p{punct}\pl$",
 ]
 
 
@@ -77,6 +78,7 @@ def test_rust_s_crate_matches_every_text(pattern: str) -> None:
         (r"^[\p{Han}\p{Hiragana}]+$", "漢じ"),
         (r"^\p{Emoji_Presentation}$", "😀"),
         (r"^\p{Alphabetic}\P{Uppercase}$", "éa"),
+        (r"^\p{greek}\p{Script:Han}\P{gc!=upper_case letter}$", "λ山É"),
     ],
 )
 def test_rust_s_flags_and_properties_leave_texts(pattern: str, text: str) -> None:
@@ -98,6 +100,9 @@ def test_a_tree_is_written_as_an_ecma_pattern(pattern: str) -> None:
         (r"(?x)( ?:a)", "white space before the \\? of a group"),
         (r"\p{Tibetan}", "the Unicode property Tibetan"),
         (r"\p{scx=Grek}", "the Unicode property scx=Grek"),
+        (r"\p{sc=Letter}", "the Unicode property sc=Letter"),
+        (r"[\P{gc:Greek}]", "the Unicode property gc:Greek"),
+        (r"\p{Unassigned}", "the Unicode property Unassigned"),
         (r"(?-u:\w)", "the flag -u"),
     ],
 )

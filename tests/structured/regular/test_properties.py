@@ -16,7 +16,7 @@ from draftline.structured.regular.expression import without_anchors
 
 PROPERTIES = [
     "ASCII", "AHex", "Any", "White_Space", "space", "Emoji", "EPres", "EComp", "Emoji_Modifier", "EBase", "ExtPict",
-    "Regional_Indicator", "RI",
+    "Regional_Indicator", "RI", "L", "Letter", "LC", "gc=Cased_Letter", "General_Category=punct", "digit", "Combining_Mark",
     *(f"Script={name}" for name in ("Arabic", "Armenian", "Cyrillic", "Devanagari", "Georgian", "Greek", "Han", "Hangul", "Hebrew")),
     *(f"sc={name}" for name in ("Hira", "Kana", "Latn", "Thai")),
 ]  # fmt: skip
@@ -59,7 +59,10 @@ def test_symbols_that_are_pictographs_in_some_versions_are_in_no_class() -> None
     assert build(without_anchors(ecma.parse(r"^[^\p{Emoji}][\p{ExtPict}★]$"))).matches("★★")
 
 
-@pytest.mark.parametrize("name", ["Latin", "Script=Klingon", "gc=Emoji", "sc=Emoji", "Script=ASCII", "toString"])
+@pytest.mark.parametrize(
+    "name",
+    ["Latin", "Script=Klingon", "gc=Emoji", "sc=Emoji", "Script=ASCII", "toString", "letter", "gc:Lu", "scx=Greek"],
+)
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(ecma.UntranslatablePatternError, match="the Unicode property"):
+    with pytest.raises(ecma.UntranslatablePatternError, match=f"the Unicode property {name}$"):
         ecma.parse(rf"\p{{{name}}}")
