@@ -7,8 +7,10 @@ import pickle
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from patience import wait_until
 
 from draftline.structured.worker_processes import WorkerProcesses
 
@@ -53,6 +55,16 @@ def test_a_worker_answers_and_is_used_again() -> None:
     assert used
     workers.give_back(again)
     assert workers.answers(2) == ([("setup", 2)], None)
+    workers.close()
+
+
+def test_an_idle_worker_that_ends_is_no_zombie() -> None:
+    workers = WorkerProcesses("echo_worker", "setup")
+    process, _ = workers.take()
+    workers.give_back(process)
+    process.send_signal(signal.SIGALRM)  # as its own timer does
+    wait_until(lambda: not Path(f"/proc/{process.pid}").exists())
+    assert workers.answers(1) == ([("setup", 1)], None)
     workers.close()
 
 
