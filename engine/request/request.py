@@ -226,7 +226,7 @@ class RequestBuilder:
             field = "chat" if isinstance(prompt, Chat) else "text"
             if token_ids is None:
                 try:
-                    token_ids = tokenize(prompt, self._tokenizer, self._info) if prompt else ()
+                    token_ids = self._tokenize(prompt, request.sampling) if prompt else ()
                 except InvalidRequestError as error:
                     violations.extend(error.violations)
                     return field, None
@@ -239,6 +239,14 @@ class RequestBuilder:
             violations.append(FieldViolation(field, "is empty; a prompt needs at least one token"))
             return field, None
         return field, token_ids
+
+    def _tokenize(self, prompt: str | Chat, sampling: SamplingParams) -> list[int]:
+        # A chat template may leave most of a chat out, and a prompt that is cut may have any length.
+        if isinstance(prompt, str) and sampling.truncate_prompt_tokens is None:
+            wrong = [*text_violations(utf8_size(prompt), self._info, "text")]
+            if wrong:
+                raise InvalidRequestError(*wrong)
+        return tokenize(prompt, self._tokenizer, self._info)
 
     def _sampling_violations(self, sampling: SamplingParams) -> Iterator[FieldViolation]:
         yield from out_of_range("sampling.stop_token_ids", sampling.stop_token_ids, self._info)
@@ -273,6 +281,26 @@ def out_of_range(field: str, ids: Seq[int] | dict[int, float], info: EngineInfo)
         if not 0 <= token < vocab:
             yield FieldViolation(f"{field}[{index}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
             return  # one is enough: a prompt for another model could have thousands
+
+
+def utf8_size(text: str) -> int:
+    """The bytes of a text in UTF-8, in which surrogate code points count as three bytes."""
+    return len(text.encode(errors="surrogatepass"))
+
+
+def text_violations(size: int, info: EngineInfo, field: str) -> Iterator[FieldViolation]:
+    """A violation if a prompt of ``size`` bytes of UTF-8 cannot fit the context, however long its tokens are.
+
+    Tokenizing it could take seconds.
+    """
+    limit = info.max_model_len * info.max_token_bytes
+    if size > limit:
+        yield FieldViolation(
+            field,
+            f"the prompt is too long: {size} bytes of UTF-8, but at most {limit} fit: max_model_len is "
+            f"{info.max_model_len}, and the model's longest token stands for {info.max_token_bytes} bytes",
+            CONTEXT_LENGTH_EXCEEDED,
+        )
 
 
 def context_violations(field: str, length: int, info: EngineInfo) -> Iterator[FieldViolation]:

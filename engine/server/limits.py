@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Protocol, TypeVar
 
-from draftline.engine.errors import CONTEXT_LENGTH_EXCEEDED, FieldViolation, InvalidRequestError
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import CONSTRAINT_KINDS
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.request.request import context_violations
+from draftline.engine.request.request import context_violations, text_violations, utf8_size
 
 MAX_REQUEST_ID = 256
 """Characters of a request id that a client chooses."""
@@ -76,21 +76,6 @@ def length_violations(value: Sized, limit: int, field: str, unit: str) -> Iterat
         yield FieldViolation(field, f"has {len(value)} {unit}; at most {limit} fit")
 
 
-def text_violations(size: int, info: EngineInfo, field: str) -> Iterator[FieldViolation]:
-    """A violation if a prompt of ``size`` bytes of UTF-8 cannot fit the context, however long its tokens are.
-
-    Tokenizing it could take seconds.
-    """
-    limit = info.max_model_len * info.max_token_bytes
-    if size > limit:
-        yield FieldViolation(
-            field,
-            f"the prompt is too long: {size} bytes of UTF-8, but at most {limit} fit: max_model_len is "
-            f"{info.max_model_len}, and the model's longest token stands for {info.max_token_bytes} bytes",
-            CONTEXT_LENGTH_EXCEEDED,
-        )
-
-
 def token_violations(ids: Sized, info: EngineInfo, field: str, *, cut: bool) -> Iterator[FieldViolation]:
     """A violation if a prompt has too many token ids. A prompt that is ``cut`` may exceed the context.
 
@@ -104,11 +89,6 @@ def token_violations(ids: Sized, info: EngineInfo, field: str, *, cut: bool) -> 
 
 MAX_TOOLS = 1024
 """Tools of one chat."""
-
-
-def utf8_size(text: str) -> int:
-    """The bytes of a text in UTF-8, in which surrogate code points count as three bytes."""
-    return len(text.encode(errors="surrogatepass"))
 
 
 def chat_violations(

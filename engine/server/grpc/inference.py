@@ -10,7 +10,7 @@ from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import DraftlineError, FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import Delta, Finished
 from draftline.engine.request.constraints import compile_ahead
-from draftline.engine.request.request import out_of_range
+from draftline.engine.request.request import out_of_range, utf8_size
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented
 from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, peer_of, with_error_status, with_report
@@ -18,7 +18,7 @@ from draftline.engine.server.grpc.limits import check_constraint, check_detokeni
 from draftline.engine.server.grpc.session import Session
 from draftline.engine.server.grpc.stream_writer import StreamWriter
 from draftline.engine.server.in_flight import InFlightRequest, report_refusal
-from draftline.engine.server.limits import MAX_DETOKENIZED, refuse, utf8_size
+from draftline.engine.server.limits import MAX_DETOKENIZED, refuse
 from draftline.engine.server.state import ServerState
 from draftline.engine.server.tokenizer_pool import LONG
 from draftline.engine.streaming.mailbox import Mailbox

@@ -7,6 +7,7 @@ from functools import partial
 
 from draftline.engine.errors import FieldViolation
 from draftline.engine.protocol import EngineInfo
+from draftline.engine.request.request import text_violations, utf8_size
 from draftline.engine.server.limits import (
     CONSTRAINT_TEXTS,
     MAX_CONSTRAINT,
@@ -19,10 +20,8 @@ from draftline.engine.server.limits import (
     length_violations,
     refuse,
     sampling_violations,
-    text_violations,
     token_violations,
     tool_violations,
-    utf8_size,
 )
 from draftline.v1 import engine_pb2 as pb
 

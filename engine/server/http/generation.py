@@ -15,12 +15,13 @@ from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.outputs import Delta, Failed, Finished, RequestOutput, Update
 from draftline.engine.protocol import EngineClient, GenerateRequest, Prompt
+from draftline.engine.request.request import text_violations, utf8_size
 from draftline.engine.request.tokenization import last_tokens
 from draftline.engine.server.http.call import HttpCall
 from draftline.engine.server.http.errors import DisconnectedError
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.in_flight import InFlightRequest
-from draftline.engine.server.limits import text_violations, token_violations, utf8_size
+from draftline.engine.server.limits import token_violations
 from draftline.engine.server.state import ServerState
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.engine.streaming.mailbox import Mailbox

@@ -41,6 +41,15 @@ def test_an_invalid_prompt_names_its_field(prompt: Prompt, field: str, problem: 
     assert problem in violation.description
 
 
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(engine: FakeEngine) -> None:
+    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0)
+    text = "ä" * (engine.info.max_model_len * engine.info.max_token_bytes // 2 + 1)
+    with pytest.raises(InvalidRequestError, match=f"text: the prompt is too long: {2 * len(text)} bytes of UTF-8"):
+        builder.prepare("a", GenerateRequest(text))
+    cut = GenerateRequest(text, SamplingParams(truncate_prompt_tokens=5))
+    assert len(builder.prepare("a", cut).request.prompt_token_ids) == 5
+
+
 @pytest.mark.parametrize(
     ("sampling", "prompt", "field", "problem"),
     [
