@@ -290,7 +290,11 @@ class AsyncClient:
         """Open a stream of its own: one request is one attempt, and its updates go to a callback.
 
         For load generators.
+
+        Raises:
+            CallFailedError: the client is closed, or was made before a fork.
         """
+        self._check_open()
         return ClientSession(partial(self._stub.Session, metadata=self._metadata))
 
     async def close(self) -> None:

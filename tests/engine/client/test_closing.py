@@ -63,6 +63,13 @@ async def test_closing_ends_the_calls_of_other_threads(call: str, address: str) 
     assert [(type(error), str(error)) for error in errors] == [(CallFailedError, "the client was closed")]
 
 
+async def test_a_closed_client_opens_no_session(address: str) -> None:
+    client = AsyncClient(address)
+    await client.close()
+    with pytest.raises(CallFailedError, match="the client is closed"):
+        client.open_session()
+
+
 @pytest.mark.parametrize("call", CALLS)
 async def test_closing_ends_the_calls_of_other_tasks(call: str, address: str) -> None:
     client = AsyncClient(address, retry=PATIENT)
