@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+_Made = TypeVar("_Made")
 
 CONTEXT_LENGTH_EXCEEDED = "CONTEXT_LENGTH_EXCEEDED"
 """The reason of a prompt that leaves no room in the model's context. OpenAI's clients know it, in lower case, as a
@@ -210,6 +216,28 @@ def unreadable(error: OSError | UnicodeDecodeError) -> str:
 
 class UsageError(DraftlineError):
     """The command line or the configuration file is wrong."""
+
+
+@contextmanager
+def temporary(make: Callable[[], AbstractContextManager[_Made]]) -> Iterator[_Made]:
+    """Make a temporary file or folder with ``make``, and remove it afterwards.
+
+    Raises:
+        UsageError: no folder for temporary files can be written.
+    """
+    try:
+        made = make()
+    except OSError as error:
+        raise UsageError(f"no folder for temporary files can be written (set TMPDIR): {error.strerror}") from error
+    with made as it:
+        yield it
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A temporary folder. Raises UsageError: see `temporary`."""
+    with temporary(TemporaryDirectory) as folder:
+        yield Path(folder)
 
 
 def fork_problem(done: str, instead: str) -> str | None:

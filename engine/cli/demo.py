@@ -22,13 +22,12 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from rich.console import Console
 
 from draftline.engine.chat.messages import Chat
-from draftline.engine.cli.errors import temporary_folder
 from draftline.engine.cli.generate import summary
 from draftline.engine.cli.serve import LISTENING
 from draftline.engine.cli.views.demo import LineView, PanelView, View
 from draftline.engine.client.convert import finished, request_message
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import DraftlineError
+from draftline.engine.errors import DraftlineError, temporary_folder
 from draftline.engine.outputs import Finished
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import GenerateRequest

@@ -1,14 +1,12 @@
-"""The command line's errors: one line on standard error, and an exit code. Its streams and its temporary files."""
+"""The command line's errors: one line on standard error, and an exit code. Its streams."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TextIO
 
 import typer
@@ -68,21 +66,6 @@ def writable_output() -> Iterator[None]:
         yield
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """A folder that is removed afterwards.
-
-    Raises:
-        UsageError: none can be written.
-    """
-    try:
-        folder = tempfile.TemporaryDirectory()
-    except OSError as error:
-        raise UsageError(f"no folder for temporary files can be written (set TMPDIR): {error.strerror}") from error
-    with folder as name:
-        yield Path(name)
 
 
 @contextmanager

@@ -17,11 +17,10 @@ from tqdm import tqdm
 from draftline.engine.batch.lines import PlainPrompts, check_ids, read_lines
 from draftline.engine.batch.output import AnswerFile
 from draftline.engine.cli.connection import TOKEN_VARIABLE
-from draftline.engine.cli.errors import temporary_folder
 from draftline.engine.cli.models import find_models
 from draftline.engine.client.access import checked_token, http_url_problem
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import MissingExtraError, UsageError
+from draftline.engine.errors import MissingExtraError, UsageError, temporary_folder
 from draftline.engine.params import Constraint, SamplingParams
 
 SOME_FAILED = 3

@@ -6,12 +6,12 @@ import asyncio
 import json
 import statistics
 import sys
-import tempfile
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
+from tempfile import TemporaryFile
 from typing import Any
 
 from draftline.engine.bench.ablation.variants import BASELINE, Variant
@@ -23,7 +23,7 @@ from draftline.engine.bench.summary import Limits, percentiles, summarize, unans
 from draftline.engine.bench.targets.grpc import GrpcTarget
 from draftline.engine.bench.targets.target import RequestError, Target
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import CallFailedError, DraftlineError, EngineStoppedError
+from draftline.engine.errors import CallFailedError, DraftlineError, EngineStoppedError, temporary
 
 _STOP_S = 30.0
 """Seconds in which a server must end."""
@@ -150,7 +150,7 @@ async def _server(variant: Variant, config: EngineConfig) -> AsyncIterator[tuple
         "engine_process": variant.engine_process,
     }
     command = (sys.executable, "-P", "-m", "draftline.engine.bench.ablation.serving", json.dumps(spec))
-    with tempfile.TemporaryFile() as errors:
+    with temporary(TemporaryFile) as errors:
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=errors)
         assert process.stdin is not None
         assert process.stdout is not None

@@ -11,16 +11,17 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 
-from draftline.engine.errors import DraftlineError, UsageError
+from draftline.engine.errors import DraftlineError, UsageError, temporary
 
 
 class PeerError(DraftlineError):
@@ -154,7 +155,7 @@ def started(
     port = _free_port()
     command = [*peer.command(program, model, port, random), *flags]
     url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
+    with temporary(partial(TemporaryFile, "w+", errors="replace")) as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         try:
             _wait(url, process, timeout_s, peer.name, log)

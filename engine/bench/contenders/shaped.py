@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import UsageError
+from draftline.engine.errors import UsageError, temporary_folder
 
 SHAPE_HELP = f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json, instead of --model"
 
@@ -41,7 +39,7 @@ def shaped(config: EngineConfig, shape: str | None) -> Iterator[EngineConfig]:
         found = find_shape(shape)
     except ValueError as error:
         raise UsageError(f"--shape: {error}") from None
-    with tempfile.TemporaryDirectory() as folder:
-        model = BenchmarkModel.of_shape(shape, found, Path(folder))
+    with temporary_folder() as folder:
+        model = BenchmarkModel.of_shape(shape, found, folder)
         given = config.model_dump(exclude_unset=True)
         yield EngineConfig.model_validate({**given, "model": model.checkpoint, "load_format": "dummy"})

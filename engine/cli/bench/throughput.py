@@ -14,10 +14,9 @@ from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import command_line
 from draftline.engine.cli.bench.load import console
 from draftline.engine.cli.bench.output import OutputFile
-from draftline.engine.cli.errors import temporary_folder
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import UsageError
+from draftline.engine.errors import UsageError, temporary_folder
 
 _OTHERS = ("transformers", "llama.cpp")
 

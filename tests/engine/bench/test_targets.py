@@ -8,6 +8,8 @@ import io
 import itertools
 import json
 import re
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,6 +21,7 @@ from fake_engine import FakeEngine
 
 from draftline.engine.bench import measure
 from draftline.engine.bench.contenders.servers import PEERS, Peer, PeerError, program_of, started, version_of
+from draftline.engine.bench.contenders.shaped import shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.config import LoadConfig
@@ -29,6 +32,7 @@ from draftline.engine.bench.targets.connect import Credentials, connect
 from draftline.engine.bench.targets.target import Question, RequestError, Target
 from draftline.engine.chat.messages import Chat
 from draftline.engine.client.tls import Tls
+from draftline.engine.config import EngineConfig
 from draftline.engine.errors import CallFailedError, DraftlineError, InvalidRequestError, UsageError
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
@@ -438,3 +442,13 @@ def test_a_server_that_ends_shows_its_last_words() -> None:
         started(peer, program_of(peer, None), "m", False, []),
     ):
         pass
+
+
+def test_a_server_and_a_shape_need_a_folder_for_temporary_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    peer = Peer("fake", "json", "pytest", _fake(_SERVER))
+    for needing in (started(peer, sys.executable, "m", False, []), shaped(EngineConfig(), "qwen3-0.6b")):
+        with pytest.raises(UsageError, match=r"no folder for temporary files can be written \(set TMPDIR\)"), needing:
+            pass

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from serving_command import assert_serves
 
-from draftline.engine.cli.errors import temporary_folder
-from draftline.engine.errors import UsageError
+from draftline.engine.errors import UsageError, temporary_folder
 
 FAKE_CLI = Path(__file__).parents[2] / "helpers" / "fake_cli.py"
 TEXT = "Zürich — 😀"
