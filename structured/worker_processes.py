@@ -182,7 +182,7 @@ class WorkerProcesses:
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, process_group=0
         )
         # An idle worker that ends is no zombie until the next job comes.
-        threading.Thread(target=process.wait, name="draftline-worker-end", daemon=True).start()
+        threading.Thread(target=process.wait, name="worker-end", daemon=True).start()
         with contextlib.suppress(OSError):  # if it died at once, the first job reports it
             # From its first instruction: importing its modules takes longer than most jobs.
             os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
