@@ -397,7 +397,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
         if "steps" in sections:
             for line in steps(runner):
                 write(json.dumps(line | about))
-        runner.compiler.close()
+        runner.core.close()
 
 
 if __name__ == "__main__":

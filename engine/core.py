@@ -224,8 +224,10 @@ class Core:
         self._runner.when_lost(call)
 
     def close(self) -> None:
-        """End the parts of the engine in other processes. Idempotent."""
+        """End the parts of the engine in other processes: other ranks, and what compiles constraints. Idempotent."""
         self._runner.close()
+        if self.compiler is not None:
+            self.compiler.close()
 
     def fail_all(self, error: Exception) -> None:
         """End every request with ``error``. Frees nothing: the engine has ended."""

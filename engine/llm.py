@@ -207,11 +207,8 @@ class LLM:
             return
         with self._turn:
             core, self._core = self._core, None
-        if core is None:
-            return
-        core.close()
-        if core.compiler is not None:
-            core.compiler.close()
+        if core is not None:
+            core.close()
 
     def __enter__(self) -> Self:
         """The loaded model."""

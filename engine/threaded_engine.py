@@ -152,8 +152,6 @@ class ThreadedEngine(EngineClient):
             self._wake.notify()
         self._thread.join()
         self._core.close()
-        if self._core.compiler is not None:
-            self._core.compiler.close()
 
     def __enter__(self) -> Self:
         """The running engine."""

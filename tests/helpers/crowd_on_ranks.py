@@ -75,8 +75,6 @@ def run(job: Job) -> Done:
 def _ended(core: Core, outputs: list[list[RequestOutput]]) -> Done:
     stats = core.stats()
     core.close()
-    assert core.compiler is not None
-    core.compiler.close()
     return Done(outputs, stats)
 
 

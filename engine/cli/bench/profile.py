@@ -166,8 +166,7 @@ def _loaded(shape: str | None, prompt_len: int, output: Path | None, engine: Eng
         console = _console()
         with console.status(f"loading {name}"):
             core = build_core(engine)
-        if core.compiler is not None:
-            stack.callback(core.compiler.close)
+        stack.callback(core.close)
         lines = stack.enter_context(result_lines(output, conditions(torch.device(core.info.device))))
         common = {"model": name, "device": core.info.device, "dtype": core.info.dtype, "prompt_len": prompt_len}
         yield _Local(BatchRunner(core, engine), common, prompt_len, lines, console)

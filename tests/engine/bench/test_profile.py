@@ -24,6 +24,7 @@ from draftline.engine.bench.profile.trace import OTHER, KernelTime, PartTime, Tr
 from draftline.engine.bench.targets.offline import OfflineTarget
 from draftline.engine.cli import app
 from draftline.engine.config import EngineConfig
+from draftline.engine.core import Core
 from draftline.engine.errors import UsageError
 from draftline.engine.stats import DevicePeak, MemoryUse, WorkCounts
 from draftline.engine.threaded_engine import ThreadedEngine
@@ -223,7 +224,10 @@ def run(*arguments: str) -> Any:
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["profile", *arguments])
 
 
-def test_the_command_profiles_a_shape(tmp_path: Path) -> None:
+def test_the_command_profiles_a_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Core] = []
+    close = Core.close
+    monkeypatch.setattr(Core, "close", lambda core: (close(core), closed.append(core)))
     shape = tmp_path / "config.json"
     shape.write_text(json.dumps(SHAPE))
     common = ("--shape", str(shape), "--device", "cpu", "--dtype", "float32", "--kv-cache-memory-gib", "0.002")
@@ -234,6 +238,7 @@ def test_the_command_profiles_a_shape(tmp_path: Path) -> None:
     assert prefill["peak_from"] == "measured"
     assert Path(decode["trace"]).is_file()
     assert "by kernel" in done.stderr
+    assert len(closed) == 1
 
     done = run(
         *common,
