@@ -7,6 +7,9 @@ from collections import OrderedDict
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.constraint import ConstraintSpec
 
+_OBJECT_BYTES = 10 << 10
+"""About what the objects of one entry take, apart from the contents of its tables: where a vocabulary is small, most of it."""
+
 
 class CompiledCache:
     """An LRU cache of compiled constraints, bounded in bytes. Not thread-safe: the caller holds a lock."""
@@ -31,7 +34,7 @@ class CompiledCache:
         _, before = self._kept.pop(constraint, (None, 0))
         self._bytes -= before
         tags = 0 if compiled.tags is None else compiled.tags.nbytes
-        size = compiled.nbytes + tags + 2 * len(constraint.source)
+        size = compiled.nbytes + tags + 2 * len(constraint.source) + _OBJECT_BYTES
         if size > self._max_bytes:
             return
         self._kept[constraint] = compiled, size

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import os
+import pickle
 import signal
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -122,7 +124,7 @@ def test_a_grammar_is_enforced_by_llguidance(compiler: ConstraintCompiler) -> No
 @pytest.fixture(scope="module")
 def prepared() -> Iterator[ConstraintCompiler]:
     """A prepared compiler with much time and a small cache."""
-    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=60), cache_bytes=4000))
+    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=60), cache_bytes=40_000))
     compiler.prepare()
     yield compiler
     compiler.close()
@@ -244,7 +246,24 @@ def test_the_cache_is_bounded_in_bytes_and_evicts_the_least_recently_used(prepar
         prepared.compile(ConstraintSpec("regex", f"{number}{{1,3}}"))
         assert prepared.compile(ConstraintSpec("regex", "a{1,3}")) is first
     assert prepared.compile(ConstraintSpec("regex", "b{1,3}")) is not second
-    assert first.nbytes * 3 < 4000 < first.nbytes * 8
+
+
+def test_the_cache_counts_more_than_tables_where_a_vocabulary_is_small(prepared: ConstraintCompiler) -> None:
+    compiled = prepared.compile(ConstraintSpec("regex", "a{1,3}"))
+    parts = pickle.dumps((compiled.report, compiled.automaton, compiled.drafts))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        copies = [pickle.loads(parts) for _ in range(50)]
+        size = (tracemalloc.get_traced_memory()[0] - before) // len(copies)
+    finally:
+        tracemalloc.stop()
+    assert size > 3 * compiled.nbytes
+    cache = CompiledCache(20 * size)
+    specs = [ConstraintSpec("regex", f"a{{1,{number}}}") for number in range(100)]
+    for spec in specs:
+        cache.put(spec, compiled)
+    assert 0 < sum(cache.get(spec) is not None for spec in specs) <= 20
 
 
 def test_the_cache_counts_what_reads_the_tags_of_outputs(compiler: ConstraintCompiler) -> None:
