@@ -42,6 +42,8 @@ def decimal_text(within: NumberSet, max_digits: int | None = None, decimal_place
     beyond = [math.floor(abs(bound)) + 1 for bound in (within.low, within.high) if bound is not None]
     whole = max((len(str(number)) for number in beyond), default=0)
     if within.step is not None:
+        if max_digits is None and decimal_places is not None:
+            decimal_places = min(decimal_places, 2 * MAX_MULTIPLE_DIGITS // 3)  # digits before the point need room, too
         most = max(MAX_MULTIPLE_DIGITS, whole + (decimal_places or 0))
         max_digits = most if max_digits is None else min(max_digits, most)
         largest = within.step * _QUOTIENTS

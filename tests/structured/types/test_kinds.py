@@ -138,6 +138,7 @@ class Numbered(BaseModel, extra="allow"):
         (Annotated[Decimal, Field(ge=0, le=Decimal(10) ** 27, decimal_places=0)], '"0" "1000000000000000000000000000"', '"1000000000000000000000000001"'),
         (Annotated[Decimal, Field(max_digits=20, ge=10**19)], '"12345678901234567890"', '"1234567890123456789" "12345678901234567890.5"'),
         (Annotated[Decimal, Field(multiple_of=5, ge=10**19)], '"10000000000000000005" "99999999999999999995"', '"10000000000000000001" "9999999999999999995"'),
+        (Annotated[Decimal, Field(multiple_of=5, decimal_places=20, ge=1)], '"5" "999995" "5.000000000000"', '"0" "1" "5.5"'),
         (Annotated[Decimal, Field(multiple_of=Decimal("1e-20"))], '"99999999.5" "-99999999"', '"100000000" "-100000000.5"'),
         (bool, "true false", '1 "true"'),
         (None, "null", '"None"'),
