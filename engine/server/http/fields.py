@@ -56,6 +56,7 @@ _TOOLS = "only chats and responses call tools"
 STORE = "this server stores nothing"
 BY_TEMPLATE = "the chat template has the special tokens"
 _GUIDED = "use structured_outputs or response_format"
+_CACHED = Inert(_ANY, "prefixes are cached while there is room")
 
 INERT: Mapping[str, Inert] = {
     # Labels: they cannot change the output.
@@ -63,8 +64,8 @@ INERT: Mapping[str, Inert] = {
     "metadata": Inert(_ANY, "a label"),
     "safety_identifier": Inert(_ANY, "a label"),
     "prompt_cache_key": Inert(_ANY, "prefixes are cached without a key"),
-    "prompt_cache_options": Inert(_ANY, "prefixes are cached while there is room"),
-    "prompt_cache_retention": Inert(_ANY, "prefixes are cached while there is room"),
+    "prompt_cache_options": _CACHED,
+    "prompt_cache_retention": _CACHED,
     "prediction": Inert(_ANY, "a hint for speed"),
     "request_id": Inert(_ANY, "a label; the header x-request-id appears in logs"),
     # Values that ask for nothing, as clients send them.
@@ -132,6 +133,7 @@ INERT_IN_MESSAGE: Mapping[str, Inert] = {
     "function_call": Inert((), "use tool_calls"),
     "parsed": Inert(_ANY, "the content says the same"),
     "provider_specific_fields": Inert(_ANY, "LiteLLM's copies of the message's fields"),
+    "cache_control": _CACHED,
 }
 """The same for chat messages, as clients send back those that they got."""
 
@@ -141,7 +143,11 @@ INERT_IN_CALL: Mapping[str, Inert] = {
 }
 """The same for a call in a message."""
 
+INERT_IN_TOOL: Mapping[str, Inert] = {"cache_control": _CACHED}
+"""The same for a tool of a chat, and for its function."""
+
 INERT_IN_FUNCTION: Mapping[str, Inert] = {
+    **INERT_IN_TOOL,
     "defer_loading": Inert((False,), "the prompt shows all tools"),
     "allowed_callers": Inert((["direct"],), "the model makes its calls directly"),
     "async": Inert((False,), "the client makes the calls"),
@@ -151,7 +157,8 @@ INERT_IN_FUNCTION: Mapping[str, Inert] = {
 
 INERT_IN_PART: Mapping[str, Inert] = {
     "parsed": Inert(_ANY, "the text says the same"),
-    "prompt_cache_breakpoint": Inert(_ANY, "prefixes are cached while there is room"),
+    "prompt_cache_breakpoint": _CACHED,
+    "cache_control": _CACHED,
     **{
         name: Inert((), "the model reads text")
         for name in ("image_url", "input_audio", "audio_url", "video_url", "file", "file_id", "file_data", "file_url")

@@ -12,7 +12,7 @@ from draftline.engine.chat.calls import Tool, ToolChoice, ToolMode, as_tool_choi
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.http.body import Body, ListOf
-from draftline.engine.server.http.fields import INERT_IN_CALL
+from draftline.engine.server.http.fields import INERT_IN_CALL, INERT_IN_TOOL
 from draftline.engine.server.limits import refuse, tool_violations
 from draftline.engine.validation import quoted
 
@@ -27,6 +27,8 @@ PATHS = (
 class FunctionBody(Body):
     """A function that the model may call."""
 
+    inert = INERT_IN_TOOL
+
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = Field(default=None, description="the JSON Schema of its arguments")
@@ -35,6 +37,8 @@ class FunctionBody(Body):
 
 class ToolBody(Body):
     """A tool in the form of chats."""
+
+    inert = INERT_IN_TOOL
 
     type: Literal["function"]
     function: FunctionBody

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 _ASKED = {"role": "user", "content": "a"}
 _CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 _CALLED = {"role": "assistant", "content": None, "tool_calls": [_CALL]}
+_CACHED = {"type": "ephemeral"}
 _RESULT = {"role": "tool", "tool_call_id": "c", "content": "1"}
 
 
@@ -34,6 +35,7 @@ def _named(role: str, name: str) -> dict[str, Any]:
         [_ASKED, _part(role="assistant", tool_calls=[_CALL]) | {"tool_calls": [_CALL]}, _ASKED],
         [_CALLED | {"provider_specific_fields": {"refusal": None, "reasoning_content": "r"}}, _ASKED],  # LiteLLM
         [_part(prompt_cache_breakpoint={"mode": "explicit"}) | {"role": "user"}],  # LangChain
+        [_part(cache_control=_CACHED) | {"role": "user"}, _CALLED | {"cache_control": _CACHED}],  # LiteLLM
     ],
 )
 async def test_a_chat_that_says_nothing_new(http: httpx2.AsyncClient, messages: list[dict[str, Any]]) -> None:

@@ -116,6 +116,15 @@ def test_results_are_fed_back(client: openai.OpenAI) -> None:
     assert choice.message.tool_calls is None
 
 
+def test_a_tool_may_ask_for_its_prefix_to_be_cached(client: openai.OpenAI) -> None:
+    """LiteLLM sends on what was written for Anthropic."""
+    cached = {"cache_control": {"type": "ephemeral"}}
+    [choice] = ask(client, tools=[OTHER | cached, {**TOOL, "function": TOOL["function"] | cached}]).choices
+    assert choice.finish_reason
+    tools: Any = [{"type": "function", "name": "now", **cached}]
+    assert client.responses.create(model="bytes", input="a", tools=tools, max_output_tokens=1).tools[0].name == "now"
+
+
 def test_text_without_a_call_is_text(client: openai.OpenAI) -> None:
     with_tools = ask(client, [{"role": "user", "content": "Hi!"}], tool_choice="none", tools=[OTHER]).choices[0]
     assert with_tools.message.content
