@@ -297,8 +297,9 @@ def text_violations(size: int, info: EngineInfo, field: str) -> Iterator[FieldVi
     if size > limit:
         yield FieldViolation(
             field,
-            f"the prompt is too long: {size} bytes of UTF-8, but at most {limit} fit: max_model_len is "
-            f"{info.max_model_len}, and the model's longest token stands for {info.max_token_bytes} bytes",
+            f"the prompt is too long: {size} bytes of UTF-8, but at most {limit} fit: this model's maximum context "
+            f"length is {info.max_model_len} tokens (max_model_len), and its longest token stands for "
+            f"{info.max_token_bytes} bytes",
             CONTEXT_LENGTH_EXCEEDED,
         )
 
@@ -309,8 +310,9 @@ def context_violations(field: str, length: int, info: EngineInfo) -> Iterator[Fi
     if length > limit:
         yield FieldViolation(
             field,
-            f"the prompt is too long: {length} tokens, but at most {limit} fit: max_model_len is "
-            f"{info.max_model_len}, with at least one output token",
+            # Clients such as LiteLLM know the error by "this model's maximum context length is".
+            f"the prompt is too long: {length} tokens, but at most {limit} fit: this model's maximum context length is "
+            f"{info.max_model_len} tokens (max_model_len), with at least one output token",
             CONTEXT_LENGTH_EXCEEDED,
         )
 

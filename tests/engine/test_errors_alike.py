@@ -62,8 +62,8 @@ GENERATE: list[tuple[Any, dict[str, Any], str]] = [
         {"prompt_token_ids": [1] * 600},
         {},
         (
-            "token_ids: the prompt is too long: 600 tokens, but at most 511 fit: max_model_len is 512, "
-            "with at least one output token"
+            "token_ids: the prompt is too long: 600 tokens, but at most 511 fit: this model's maximum context length "
+            "is 512 tokens (max_model_len), with at least one output token"
         ),
     ),
     ("", {}, "text: is empty; a prompt needs at least one token"),

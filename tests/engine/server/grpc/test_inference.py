@@ -367,7 +367,7 @@ async def test_a_long_prompt_generates_as_a_short_one_does(stub: AsyncStub, engi
         await anext(aiter(stub.Generate(pb.GenerateRequest(text="x" * size))))
     assert violations(status_of(caught.value)) == {
         "text": f"the prompt is too long: {size} bytes of UTF-8, but at most 4096 fit: "
-        "max_model_len is 4096, and the model's longest token stands for 1 bytes"
+        "this model's maximum context length is 4096 tokens (max_model_len), and its longest token stands for 1 bytes"
     }
 
 

@@ -144,8 +144,8 @@ async def test_an_error_counts_the_items_of_an_input(http: httpx2.AsyncClient, g
 async def test_a_prompt_that_is_too_long_is_known_by_its_code(
     http: httpx2.AsyncClient, path: str, body: dict[str, Any]
 ) -> None:
-    """LangChain and LiteLLM shorten the prompt for this code, or for these words."""
+    """LangChain shortens the prompt for this code. LiteLLM knows no code, but these words, and tries another model."""
     response = await http.post(path, json=body)
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (400, "context_length_exceeded"), error
-    assert "prompt is too long" in error["message"]
+    assert "this model's maximum context length is" in error["message"]
