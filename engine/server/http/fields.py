@@ -123,6 +123,9 @@ INERT: Mapping[str, Inert] = {
     "guided_decoding_backend": Inert((), _GUIDED),
     "guided_whitespace_pattern": Inert((), _GUIDED),
     "structural_tag": Inert((), "use structured_outputs"),
+    # SGLang's.
+    "regex": Inert((), _GUIDED),
+    "ebnf": Inert((), "use structured_outputs with a grammar"),
 }
 """Known fields that no endpoint honours, unless its own body has them. An endpoint's body takes precedence."""
 

@@ -88,6 +88,8 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"speculation": {"enabled": True}}, "speculation.enabled", "no drafter"),
     ("/v1/completions", {"temprature": 1}, "temprature", "did you mean temperature?"),
     ("/v1/completions", {"guided_regex": "a"}, "guided_regex", "use structured_outputs"),
+    ("/v1/completions", {"regex": "a"}, "regex", "use structured_outputs"),
+    ("/v1/chat/completions", {"ebnf": 'root ::= "a"'}, "ebnf", "use structured_outputs with a grammar"),
     ("/v1/completions", {"guided_whitespace_pattern": "a"}, "guided_whitespace_pattern", "use structured_outputs"),
     ("/v1/completions", {"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
     (
