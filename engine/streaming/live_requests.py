@@ -26,7 +26,7 @@ class LiveRequests:
     """Knows how each request begins and ends. One thread uses it, but for the methods that say otherwise.
 
     Attributes:
-        outputs: the states of all outputs of the requests.
+        outputs: the states of the outputs whose end is not delivered.
         backlog: the requests that have not run yet. Other threads may read its counts.
         failed_outputs: how many outputs an error or a limit of their own has ended.
     """
@@ -42,7 +42,7 @@ class LiveRequests:
         Args:
             scheduler: what the sequences wait for and hold.
             new_output: makes the state of an output without tokens.
-            forget: called with each sequence once its request has ended.
+            forget: called with each sequence once its output's end, or its request's, is delivered.
         """
         self.outputs: dict[Sequence, OutputState] = {}
         self.backlog = Backlog()
@@ -87,15 +87,17 @@ class LiveRequests:
         """End the requests that are past their deadline, whether they run or wait."""
         updates: Updates = []
         for request in self._deadlines.expired(now):
-            if not all(sequence.finished for sequence in request.sequences):  # else it has ended in time
-                updates += self._end(request.sequences, DeadlineExceededError())
+            # Outputs that have finished have ended in time.
+            updates += self._end([one for one in request.sequences if not one.finished], DeadlineExceededError())
         return updates
 
     def end_cancelled(self, sequences: Iterable[Sequence], now: float) -> Updates:
         """The last updates of outputs that were cancelled, and hold nothing any more."""
         updates: Updates = []
         for sequence in sequences:
-            output = self.outputs[sequence]
+            output = self.outputs.get(sequence)
+            if output is None:
+                continue  # its request has failed meanwhile
             try:
                 updates.append((output, output.cancel(now)))
             except Exception as error:  # noqa: BLE001 - it ends this request only
@@ -124,15 +126,23 @@ class LiveRequests:
             request.sink([(request_id, Failed(error))])
 
     def deliver(self, updates: Updates) -> None:
-        """Release the outputs that ended, forget their requests, and call each sink once with all of its updates."""
+        """Forget the outputs that these updates end, and call each sink once with all of its updates.
+
+        Updates that follow the failure of their request are dropped.
+        """
         if not updates:
             return
         by_sink: dict[Sink, list[tuple[str, Update]]] = defaultdict(list)
         for output, of_output in updates:
+            if output.sequence not in self.outputs:
+                continue  # its request has failed
+            request = output.request
             for update in of_output:
-                by_sink[output.request.sink].append((output.sequence.request_id, update))
-                if update.ends_output:
-                    self._release(output)
+                by_sink[request.sink].append((request.request_id, update))
+                if isinstance(update, Failed):
+                    self._forget_outputs(request, request.sequences)
+                elif update.ends_output:
+                    self._forget_outputs(request, (output.sequence,))
         for sink, pairs in by_sink.items():
             sink(pairs)
 
@@ -144,14 +154,15 @@ class LiveRequests:
                 self._scheduler.finish(sequence)
         return [(self.outputs[sequence], (Failed(failure),)) for sequence in failed.values()]
 
-    def _release(self, output: OutputState) -> None:
-        """Release an output, and forget its request if that was the last one running."""
-        self._scheduler.finish(output.sequence)
-        request = output.request
-        if request.request_id in self._requests and all(sequence.finished for sequence in request.sequences):
-            del self._requests[request.request_id]
+    def _forget_outputs(self, request: Request, sequences: Iterable[Sequence]) -> None:
+        """Forget outputs whose end is delivered, and their request with the last one.
+
+        A sequence that has finished is no sign of that: its client may not know yet.
+        """
+        for sequence in sequences:
+            if self.outputs.pop(sequence, None) is not None:
+                self._forget(sequence)
+        if not any(sequence in self.outputs for sequence in request.sequences):
+            self._requests.pop(request.request_id, None)
             self.backlog.drop(request.request_id)
             self._deadlines.drop(request.request_id)
-            for sequence in request.sequences:
-                del self.outputs[sequence]
-                self._forget(sequence)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiny import tiny_core
+from tiny import alone, tiny_core
 
 from draftline import SamplingParams
 from draftline.engine.core import Core
 from draftline.engine.errors import EngineStoppedError
-from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.outputs import Delta, Failed, Finished, FinishReason, Update
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.request import RequestBuilder
 
@@ -45,6 +45,23 @@ class Served:
             self.core.step()
         assert self.core.is_live(name)
         assert Finished not in self.kinds(name)
+
+    def until_first_of_two_ended(self, timeout_s: float | None = None) -> None:
+        """Step until the first output of the request ``both`` has ended by a stop token, and its client does not know.
+
+        The second one goes on.
+        """
+        drawn = SamplingParams(max_tokens=20, n=2, seed=3, ignore_eos=True)
+        tokens = alone((5, 6, 7), drawn).outputs
+        [stop] = set(tokens[0].token_ids[3:4]) - set(tokens[0].token_ids[:3]) - set(tokens[1].token_ids[:6])
+        sampling = drawn.model_copy(update={"stop_token_ids": (stop,)})
+        wanted = GenerateRequest((5, 6, 7), sampling, timeout_s=timeout_s)
+        self.core.add(self._builder.build("both", wanted, self.told.extend, self.clock.now))
+        first, second = self.core._live.outputs.values()
+        while not first.has_ended:
+            self.core.step()
+        assert not second.has_ended
+        assert Finished not in self.kinds("both")
 
     def finish(self) -> Sequence[str]:
         """Step until nothing is left. Returns the requests in the order of their ends."""
@@ -111,3 +128,23 @@ def test_an_engine_that_stops_tells_what_it_has_read() -> None:
     served.core.fail_all(EngineStoppedError("the engine stopped"))
     assert served.kinds("short") == [Delta, Delta, Finished]
     assert served.kinds("long")[-1] is Failed
+
+
+def test_a_cancel_of_two_outputs_one_of_which_has_ended_already() -> None:
+    served = Served()
+    served.until_first_of_two_ended()
+    served.core.cancel("both")
+    served.finish()
+    ends = [update for _, update in served.told if isinstance(update, Finished)]
+    assert [(end.index, end.finish_reason) for end in ends] == [(0, FinishReason.STOP), (1, FinishReason.CANCELLED)]
+    assert not served.core._live.outputs
+
+
+def test_a_deadline_of_two_outputs_one_of_which_has_ended_already() -> None:
+    served = Served()
+    served.until_first_of_two_ended(timeout_s=10.0)
+    served.clock.now += 11.0
+    served.finish()
+    ends = [update for _, update in served.told if update.ends_output]
+    assert [type(end) for end in ends] == [Finished, Failed]
+    assert not served.core._live.outputs
