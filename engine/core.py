@@ -351,10 +351,10 @@ class Core:
             The kept rows, the verified sequences, and the updates of failed outputs, as `_ReadStep` has them.
         """
         kept_rows: list[_KeptRow] = []
-        failed: Updates = []
         kept_tokens: list[tuple[int, ...]] = []
         verified: list[Verified] = []
         ended: list[Sequence] = []
+        errors: list[tuple[Sequence, Exception]] = []
         for row, tokens, logprobs, prompt_logprobs in zip(plan.rows, *results, strict=True):
             sequence = row.sequence
             if sequence.finished:
@@ -367,7 +367,8 @@ class Core:
                 kept = output.keep(tokens)
             except Exception as error:  # noqa: BLE001 - it ends this request only
                 kept_tokens.append(())
-                failed += self._live.fail_output(sequence, error)
+                errors.append((sequence, error))
+                self._scheduler.finish(sequence)  # so that the commit skips it
                 continue
             kept_tokens.append(kept)
             kept_rows.append((output, row, kept, logprobs, prompt_logprobs))
@@ -377,6 +378,9 @@ class Core:
         self._scheduler.commit(plan, kept_tokens)
         for sequence in ended:
             self._scheduler.finish(sequence)
+        failed: Updates = []
+        for sequence, reason in errors:  # after the commit: it ends the request's other outputs, too
+            failed += self._live.fail_output(sequence, reason)
         return kept_rows, verified, failed
 
     def _fail_step(self, plan: Plan, error: Exception) -> Updates:

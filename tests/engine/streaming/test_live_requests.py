@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from tiny import alone, tiny_core
 
 from draftline import SamplingParams
@@ -12,6 +13,7 @@ from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Delta, Failed, Finished, FinishReason, Update
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.request import RequestBuilder
+from draftline.engine.streaming.output_state import OutputState
 
 
 class Clock:
@@ -30,8 +32,8 @@ class Served:
         self.told: list[tuple[str, Update]] = []
         self._builder = RequestBuilder(self.core.info, self.core.tokenizer, ageing_s=0.0)
 
-    def submit(self, name: str, max_tokens: int, timeout_s: float | None = None) -> None:
-        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0)
+    def submit(self, name: str, max_tokens: int, timeout_s: float | None = None, n: int = 1) -> None:
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0 if n == 1 else 1, n=n)
         wanted = GenerateRequest((5, 6, 7), sampling, timeout_s=timeout_s)
         self.core.add(self._builder.build(name, wanted, self.told.extend, self.clock.now))
 
@@ -148,3 +150,23 @@ def test_a_deadline_of_two_outputs_one_of_which_has_ended_already() -> None:
     ends = [update for _, update in served.told if update.ends_output]
     assert [type(end) for end in ends] == [Finished, Failed]
     assert not served.core._live.outputs
+
+
+def test_the_usage_of_an_output_that_ends_while_another_one_of_its_request_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served = Served()
+    served.submit("both", 3, n=2)
+    first, second = served.core._live.outputs.values()
+    keep = OutputState.keep
+
+    def failing(output: OutputState, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        if output is second and len(output.sequence.tokens) == first.sequence.max_len - 1:
+            raise OSError("the parser broke")
+        return keep(output, tokens)
+
+    monkeypatch.setattr(OutputState, "keep", failing)
+    served.finish()
+    [end] = [update for _, update in served.told if isinstance(update, Finished)]
+    assert (end.index, end.usage.completion_tokens) == (0, 3)
+    assert served.kinds("both")[-1] is Failed
