@@ -169,7 +169,7 @@ class AdaptiveDrafting(DraftPolicy):
         if every > 1 and self._turn % _TAUGHT_EVERY:
             return
         some = verified[self._turn // _TAUGHT_EVERY % every :: every]
-        rows = [(self._acceptance(one), drafted, right) for one, drafted, right in some if not one.finished]
+        rows = [(self._acceptance(one), drafted, right) for one, drafted, right in some]
         self._budgets.observe(rows)
 
     @override

@@ -18,7 +18,7 @@ from draftline.engine.params import SamplingParams, Speculation
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
-from draftline.spec.adaptive import DraftBudgets
+from draftline.spec.adaptive import DraftBudgets, VerifiedRow
 from draftline.spec.drafter import DraftChunk
 from draftline.spec.ngram import NGram
 from draftline.spec.offers import DraftingRow
@@ -59,6 +59,29 @@ def test_adaptive_drafts_follow_acceptance_and_requests_have_their_own_way() -> 
     assert (drafting.draft_len(one), drafting.draft_len(two)) == (0, 2)
     begin(drafting, [sequence() for _ in range(5)])
     assert drafting.draft_len(two) == 0
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_the_step_that_ends_an_output_teaches_like_others(steps_ahead: int) -> None:
+    """Else outputs that end in their first step with drafts would teach nothing."""
+    seen: list[int] = []
+
+    class Watched(DraftBudgets):
+        def observe(self, verified: SequenceOf[VerifiedRow]) -> None:
+            seen.extend(drafted for _, drafted, _ in verified)
+            super().observe(verified)
+
+    core = tiny_core(
+        drafter=NGram(4, ReferenceOps()),
+        steps_ahead=steps_ahead,
+        policy=lambda _: AdaptiveDrafting(Watched(CostTable(CHEAP)), max_drafts=4, max_rows=4),
+    )
+    client = Client(core)
+    for index in range(4):
+        client.submit(str(index), [5, 6, 7, index], SamplingParams(max_tokens=12, temperature=0, ignore_eos=True))
+    client.run()
+    assert sum(seen) == core.stats().drafter.drafted > 0
+    assert not core._policy._acceptances, "ended outputs are remembered"
 
 
 def test_requests_that_never_ran_say_nothing_about_the_length_of_outputs() -> None:
