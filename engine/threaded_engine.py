@@ -219,17 +219,19 @@ class ThreadedEngine(EngineClient):
 
     def _loop(self) -> None:
         try:
-            while self._wait_for_work():
-                self._run_commands()
-                self._core.check_alive()
-                self._core.step()
+            try:
+                while self._wait_for_work():
+                    self._run_commands()
+                    self._core.check_alive()
+                    self._core.step()
+            finally:
+                self._core.tell()  # what was read, however the steps end
         except BaseException as error:  # a panic of native code in Rust is no Exception
             # The core survives a fault of one step's work. So the device is lost, or the engine's own state is in
             # doubt. Another server, or this one after a restart, can serve the requests.
             logger.critical("the engine stopped", exc_info=True)
             self._end_after(error)
             return
-        self._core.tell()
         self._end(EngineStoppedError("the engine stopped before the request was finished"), None)
 
     def _end_after(self, error: BaseException) -> None:

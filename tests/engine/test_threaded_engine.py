@@ -201,6 +201,30 @@ def test_a_capture_that_loses_the_device_ends_the_engine() -> None:
     engine.close()
 
 
+def test_an_output_that_has_ended_is_finished_though_the_device_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = tiny_core(steps_ahead=1)
+    launch = core._runner.launch
+
+    def launched(*given: Any) -> LaunchedStep:
+        if any(output.has_ended for output in core._live.outputs.values()):
+            raise RuntimeError("a kernel failed")
+        return launch(*given)
+
+    def lost() -> None:
+        raise DeviceLostError("gone")
+
+    monkeypatch.setattr(core._runner, "launch", launched)
+    monkeypatch.setattr(core._runner, "check_device", lost)
+    ends: dict[str, type[Update]] = {}
+    with ThreadedEngine(core, max_waiting=8, max_waiting_tokens=64, ageing_s=5.0) as engine:
+        with engine._wake:  # both begin in one step
+            for name, tokens in (("short", 2), ("long", 20)):
+                prompt = GenerateRequest((5, 6), SamplingParams(max_tokens=tokens, ignore_eos=True))
+                engine.submit(name, prompt, lambda pairs: ends.update((of, type(update)) for of, update in pairs))
+        assert "gone" in str(engine.stopped.result(timeout=PATIENCE_S))
+    assert ends == {"short": Finished, "long": Failed}
+
+
 def test_statistics_show_a_flush_before_it_is_answered() -> None:
     with ThreadedEngine(tiny_core(), max_waiting=8, max_waiting_tokens=64, ageing_s=5.0) as engine:
         updates: queue.SimpleQueue[tuple[str, Update]] = queue.SimpleQueue()
