@@ -13,10 +13,10 @@ from draftline.engine.drafting.cost_cache import CostCache
 from draftline.engine.drafting.costs import (
     Costs,
     caught_up_tokens,
-    give_blocks,
     measure_catch_up,
     measure_costs,
     measured_context,
+    own_blocks,
 )
 from draftline.engine.drafting.loaded import load_draft
 from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, FixedDrafting, ForcedTextDrafting
@@ -197,11 +197,11 @@ class DrafterBuilder:
 
         def measure() -> Costs:
             tokens = known + self.max_draft_tokens
-            give_blocks(runner, table, rows[-1], tokens, self._config.block_size, blocks)
-            return {
-                **measure_costs(runner, table, known, rows, draft_lens, rounds),
-                **measure_catch_up(runner, table, known, caught_up, rounds),
-            }
+            with own_blocks(runner, table, rows[-1], tokens, self._config.block_size, blocks):
+                return {
+                    **measure_costs(runner, table, known, rows, draft_lens, rounds),
+                    **measure_catch_up(runner, table, known, caught_up, rounds),
+                }
 
         costs = CostCache(self._config, facts, user_cache_folder("step-costs")).get_or_measure(
             [*product(rows, draft_lens), *[(0, tokens) for tokens in caught_up]],

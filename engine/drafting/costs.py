@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -40,14 +41,17 @@ class _Step:
     taken: list[float] = field(default_factory=list)
 
 
-def give_blocks(runner: Runner, table: SlotTable, slots: int, tokens: int, block_size: int, blocks: int) -> None:
-    """Give the sequences of the measured steps cache blocks of their own, as far as there are so many.
+@contextmanager
+def own_blocks(
+    runner: Runner, table: SlotTable, slots: int, tokens: int, block_size: int, blocks: int
+) -> Iterator[None]:
+    """Meanwhile the sequences of the measured steps have cache blocks of their own, as far as there are so many.
 
     Where all read the same block, a GPU's memory serves all at one place, and their steps take longer than others.
 
     Args:
         runner: launches the steps.
-        table: the slot table, unused.
+        table: the slot table, unused. It is left as it was.
         slots: how many of its first slots get blocks.
         tokens: the most tokens of a sequence, drafts included.
         block_size: tokens in a block.
@@ -56,6 +60,9 @@ def give_blocks(runner: Runner, table: SlotTable, slots: int, tokens: int, block
     columns = min(-(-tokens // block_size), table.block_tables.shape[1])
     places = product(range(slots), range(columns))
     runner.fill((), tuple((slot, column, (slot * columns + column) % blocks) for slot, column in places))
+    yield
+    with torch.inference_mode():
+        table.block_tables.zero_()
 
 
 @torch.inference_mode()
@@ -120,7 +127,7 @@ def _row(slot: int, known: int, drafts: int) -> Row:
 
 
 def _time(runner: Runner, table: SlotTable, steps: Collection[_Step], rounds: int) -> None:
-    """Time each step in so many rounds, and empty the slot table.
+    """Time each step in so many rounds, and empty the slots.
 
     The steps take turns: what disturbs the machine for a moment disturbs one round of several steps, not all of one.
     A round that captures graphs tells nothing, since the device works meanwhile.
@@ -135,7 +142,6 @@ def _time(runner: Runner, table: SlotTable, steps: Collection[_Step], rounds: in
                     step.taken.append(taken)
     table.lengths.zero_()
     table.tokens.zero_()
-    table.block_tables.zero_()
 
 
 def _seconds(runner: Runner, table: SlotTable, step: _Step) -> float | None:

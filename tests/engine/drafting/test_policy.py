@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from equality import GREEDY, prompts
-from tiny import Client, alone, tiny_core
+from tiny import Client, alone, draft_model, tiny_core
 
-from draftline.engine.drafting.costs import give_blocks, measure_costs, measured_context
+from draftline.engine.drafting.costs import measure_catch_up, measure_costs, measured_context, own_blocks
 from draftline.engine.drafting.policy import AdaptiveDrafting, FixedDrafting
 from draftline.engine.params import SamplingParams, Speculation
 from draftline.engine.request.sequence import Plan, Row, Sequence
+from draftline.engine.runner.launched_step import LaunchedStep
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.spec.adaptive import DraftBudgets, VerifiedRow
@@ -157,16 +158,34 @@ def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
 @pytest.mark.parametrize(("blocks", "apart"), [(40, True), (6, True), (5, False)])
 def test_measured_sequences_have_blocks_of_their_own_as_far_as_there_are_some(blocks: int, apart: bool) -> None:
     """Two of 40 tokens, in three blocks of 16 each."""
-    clockwork = Clockwork()
-    give_blocks(
-        clockwork, SlotTable.allocate(4, 60, 4, torch.device("cpu")), 2, tokens=40, block_size=16, blocks=blocks
-    )
+    clockwork, table = Clockwork(), SlotTable.allocate(4, 60, 4, torch.device("cpu"))
+    with own_blocks(clockwork, table, 2, tokens=40, block_size=16, blocks=blocks):
+        pass
     assert [(slot, column) for slot, column, _ in clockwork.new_blocks] == [
         (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2),
     ]  # fmt: skip
     given = {block for *_, block in clockwork.new_blocks}
     assert given <= set(range(blocks))
     assert (len(given) == 6) == apart
+
+
+def test_a_sequence_keeps_its_blocks_while_all_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = tiny_core(drafter=draft_model(2, noise=0.0))._runner
+    table, launch = runner._table, runner.launch
+    seen: list[list[int]] = []
+
+    def launched(plan: Plan, catch_up: tuple[DraftChunk, ...] = ()) -> LaunchedStep:
+        step = launch(plan, catch_up)
+        seen.append(table.block_tables[0, :4].tolist())
+        return step
+
+    monkeypatch.setattr(runner, "launch", launched)
+    with own_blocks(runner, table, 2, tokens=30, block_size=8, blocks=64):
+        measure_costs(runner, table, 28, (1, 2), (0, 2), rounds=1)
+        measure_catch_up(runner, table, 28, (3, 27), rounds=1)
+    assert seen
+    assert all(blocks == [0, 1, 2, 3] for blocks in seen), seen
+    assert not table.block_tables.any()
 
 
 def test_a_step_of_a_gpu_is_timed_behind_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
