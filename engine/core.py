@@ -304,7 +304,8 @@ class Core:
             self._live.deliver(self._fail_step(plan, error))
             return
         now = self.now()
-        seconds = self._durations.of(in_flight.started, arrived, step.ended())
+        captured = step.capture_s > 0
+        seconds = self._durations.of(in_flight.started, arrived, step.ended(), captured=captured)
         times = step.times(in_flight.host_s + now - arrived)
         with self.profiler.part("results"):
             self._read_step = _ReadStep(in_flight, seconds, now, times, *self._keep_tokens(plan, results))

@@ -62,17 +62,18 @@ class StepDurations:
         self._arrived = 0.0  # when the host saw the end of the last step
         self._ended: int | None = None  # when it ended
 
-    def of(self, started: float, arrived: float, ended: int | None) -> float:
+    def of(self, started: float, arrived: float, ended: int | None, *, captured: bool = False) -> float:
         """The seconds of a step, read after those before it.
 
         Args:
-            started: when its launch began, by the host's clock in seconds.
+            started: when its launch began, without its captures, by the host's clock in seconds.
             arrived: when the host saw its end.
             ended: when it ended, by the device's clock in nanoseconds; None if the device has not told.
+            captured: whether its launch captured graphs, for which the device may have waited.
         """
         is_ahead = started < self._arrived
         seconds = arrived - max(started, self._arrived)
-        if is_ahead and ended is not None and self._ended is not None:
+        if is_ahead and not captured and ended is not None and self._ended is not None:
             seconds = (ended - self._ended) / NANOSECONDS
         self._arrived, self._ended = arrived, ended
         return seconds

@@ -9,6 +9,7 @@ from copy import copy
 from typing import Any, cast
 
 import pytest
+import torch
 from fake_engine import ByteTokenizer, fake_info
 from patience import PATIENCE_S
 from tiny import tiny_core
@@ -154,10 +155,14 @@ def test_graphs_are_captured_while_there_is_no_request() -> None:
         assert engine.stats().graphs_to_capture == 0
 
 
-def test_what_a_step_captures_is_not_part_of_its_time() -> None:
-    """The next step of its shape does not take so long, and decisions go by times."""
+@pytest.mark.parametrize(("steps_ahead", "expected"), [(0, [0.5, 0.5]), (1, [8.0, 0.0])])
+def test_what_a_step_captures_is_not_part_of_its_time(steps_ahead: int, expected: list[float]) -> None:
+    """The next step of its shape does not take so long, and decisions go by times.
+
+    Steps end at the end of their launch. Ahead, the host sees the first one's end after the second one's launch.
+    """
     now = 0.0
-    core = tiny_core(clock=lambda: now)
+    core = tiny_core(clock=lambda: now, steps_ahead=steps_ahead)
     measured: list[float] = []
     core._policy.observe_step = lambda plan, caught_up, seconds: measured.append(seconds)  # type: ignore[method-assign]
     runner = core._runner
@@ -171,6 +176,7 @@ def test_what_a_step_captures_is_not_part_of_its_time() -> None:
         runner.captures._taken.seconds += 5.0  # of another step, before
         step = launch(*given)
         now += 7.0 + 0.5
+        step.moments = torch.tensor([int(now * 1e9)])
         return step
 
     runner.launch = launched  # type: ignore[method-assign]
@@ -186,7 +192,7 @@ def test_what_a_step_captures_is_not_part_of_its_time() -> None:
     core.add(builder.build("a", GenerateRequest((5, 6), sampling), lambda _: None, 0.0))
     while core.has_work:
         core.step()
-    assert measured == [0.5, 0.5]
+    assert measured == expected
 
 
 def test_a_capture_that_loses_the_device_ends_the_engine() -> None:

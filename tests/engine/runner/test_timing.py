@@ -47,3 +47,11 @@ def test_the_host_times_steps_whose_end_the_device_does_not_tell() -> None:
     assert durations.of(started=1.5, arrived=3.0, ended=None) == 1.0
     assert durations.of(started=2.5, arrived=3.5, ended=900_000_000) == 0.5, "nor that of the one before"
     assert durations.of(started=3.25, arrived=5.0, ended=1_000_000_000) == 0.1
+
+
+def test_the_device_waits_for_a_capture_and_the_step_after_it_seems_no_longer() -> None:
+    """A capture of 7 s in the launch of a step of 0.25 s, which the host sees in time."""
+    durations = StepDurations()
+    durations.of(started=1.0, arrived=9.0, ended=500_000_000)
+    assert durations.of(started=8.5, arrived=9.25, ended=8_250_000_000, captured=True) == 0.25
+    assert durations.of(started=9.0, arrived=10.0, ended=8_500_000_000) == 0.25
