@@ -170,7 +170,7 @@ class Core:
         self._live.cancel(request_id)
 
     def step(self) -> None:
-        """Plan and launch a step, read the oldest step in flight, and deliver its updates.
+        """Plan and launch a step, tell of the step that was read before, and read the oldest one in flight.
 
         A fault fails the requests of the step; the engine goes on with the others.
 
@@ -196,6 +196,25 @@ class Core:
             self.tell()
         if not self.has_work:
             self._let_others_run()
+
+    def tell(self) -> None:
+        """Tell the clients of the step that was read last, and all that learn from it. It is known already, or none."""
+        read = self._read_step
+        if read is None:
+            return
+        with self.profiler.part("deliver"):
+            self._learn(read)
+            updates: Updates = []
+            for output, row, tokens, logprobs, prompt_logprobs in read.kept:
+                try:
+                    of_output = output.updates(row, tokens, logprobs, prompt_logprobs, read.now, read.times)
+                    updates.append((output, of_output))
+                except Exception as error:  # noqa: BLE001 - it ends this request only
+                    updates += self._live.fail_output(row.sequence, error)
+                if row.drafts:
+                    self._stats.drafts.count(row.drafts, len(tokens) - 1)  # drafts after the end count as rejected
+            self._live.deliver(updates + read.failed)
+        self._read_step = None
 
     def capture_next(self) -> bool:
         """Capture one of the CUDA graphs that steps will need, in some tens of milliseconds. False if none is left.
@@ -309,25 +328,6 @@ class Core:
         times = step.times(in_flight.host_s + now - arrived)
         with self.profiler.part("results"):
             self._read_step = _ReadStep(in_flight, seconds, now, times, *self._keep_tokens(plan, results))
-
-    def tell(self) -> None:
-        """Tell the clients of the step that was read last, and all that learn from it. It is known already, or none."""
-        read = self._read_step
-        if read is None:
-            return
-        with self.profiler.part("deliver"):
-            self._learn(read)
-            updates: Updates = []
-            for output, row, tokens, logprobs, prompt_logprobs in read.kept:
-                try:
-                    of_output = output.updates(row, tokens, logprobs, prompt_logprobs, read.now, read.times)
-                    updates.append((output, of_output))
-                except Exception as error:  # noqa: BLE001 - it ends this request only
-                    updates += self._live.fail_output(row.sequence, error)
-                if row.drafts:
-                    self._stats.drafts.count(row.drafts, len(tokens) - 1)  # drafts after the end count as rejected
-            self._live.deliver(updates + read.failed)
-        self._read_step = None
 
     def _learn(self, read: _ReadStep) -> None:
         """Tell the statistics, the draft policy, the queue order and the token budget of a step."""
