@@ -185,9 +185,11 @@ class Core:
             plan = self._scheduler.plan(self._policy.draft_len, self._step_tokens())
             catch_up = self._policy.catch_up(plan)
         # Launch this step first, then handle the results of earlier ones while the device computes it.
+        planned = self.now()
         if plan.rows:
             ended += self._launch(plan, catch_up, started)
         self.tell()
+        self._live.start([row.sequence for row in plan.admitted], planned)
         self._live.deliver(ended + self._live.end_cancelled(plan.cancelled, self.now()))
         self._let_others_run()
         if len(self._in_flight) > self._steps_ahead or (self._in_flight and not plan.rows):
@@ -290,10 +292,6 @@ class Core:
         return self._budget.tokens(sum([row.computed >= row.prompt_len and row.known < row.max_len for row in running]))
 
     def _launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...], started: float) -> Updates:
-        now = self.now()
-        for row in plan.admitted:
-            self._live.outputs[row.sequence].mark_scheduled(now)
-            self.backlog.start(row.sequence.request_id, now)
         self._launched += 1
         if self._step_log is not None:
             self._step_log.planned(self._launched, plan, self._scheduler.stats())

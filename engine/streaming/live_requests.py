@@ -70,6 +70,14 @@ class LiveRequests:
             self.outputs[sequence] = self._new_output(request, sequence)
             self._scheduler.add(sequence)
 
+    def start(self, sequences: Iterable[Sequence], now: float) -> None:
+        """Note that sequences run in a step that was planned at ``now``, once all earlier ones are told."""
+        for sequence in sequences:
+            output = self.outputs.get(sequence)
+            if output is not None:  # else its request has failed meanwhile
+                output.mark_scheduled(now)
+                self.backlog.start(sequence.request_id, now)
+
     def displace(self, request_id: str, error: DraftlineError) -> None:
         """End a request that has not run with ``error``, for the sake of another one. Others are ignored."""
         request = self._requests.get(request_id)

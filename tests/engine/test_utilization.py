@@ -73,6 +73,19 @@ def test_a_core_counts_each_step_and_each_output_those_that_it_shared() -> None:
     assert {name: end.utilization.steps for name, end in finished.items() if end is not None} == {"a": 4, "b": 4}
 
 
+@pytest.mark.parametrize(("steps_ahead", "others"), [(0, 0), (1, 1)])
+def test_an_output_counts_no_step_that_was_read_before_it_ran(steps_ahead: int, others: int) -> None:
+    """It counts the one that is in flight when its own is launched, whose time they share."""
+    client = Client(tiny_core(work=ModelWork.of(tiny_model(CONFIG), torch.float32), steps_ahead=steps_ahead))
+    client.submit("long", [1, 2, 3], SamplingParams(max_tokens=20, ignore_eos=True))
+    for _ in range(5):
+        client.core.step()
+    client.submit("short", [4, 5, 6], SamplingParams(max_tokens=3, ignore_eos=True))
+    end = client.run()["short"].outputs[0].finished
+    assert end is not None
+    assert end.utilization.steps == others + 3
+
+
 def test_the_log_has_each_steps_plan_and_time(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "draftline.steps")
     prompt = [1, 2, 3]
