@@ -219,13 +219,7 @@ class ThreadedEngine(EngineClient):
 
     def _loop(self) -> None:
         try:
-            try:
-                while self._wait_for_work():
-                    self._run_commands()
-                    self._core.check_alive()
-                    self._core.step()
-            finally:
-                self._core.tell()  # what was read, however the steps end
+            self._run_steps()
         except BaseException as error:  # a panic of native code in Rust is no Exception
             # The core survives a fault of one step's work. So the device is lost, or the engine's own state is in
             # doubt. Another server, or this one after a restart, can serve the requests.
@@ -233,6 +227,16 @@ class ThreadedEngine(EngineClient):
             self._end_after(error)
             return
         self._end(EngineStoppedError("the engine stopped before the request was finished"), None)
+
+    def _run_steps(self) -> None:
+        """Step until the engine must stop, and tell what was read, however the steps end."""
+        try:
+            while self._wait_for_work():
+                self._run_commands()
+                self._core.check_alive()
+                self._core.step()
+        finally:
+            self._core.tell()
 
     def _end_after(self, error: BaseException) -> None:
         reason = EngineStoppedError(f"the engine stopped after a fault: {error!r}")
