@@ -134,10 +134,10 @@ _SHORT_CHUNKS = (2, 5, 7, 9, 16, 32, 48, 64)
 _ROWS_OF_CHUNKS = (1, 8, 20)
 """Rows with such chunks, besides the most that the engine has."""
 
-_OTHER_CHUNKS = ((1, 200), (1, 300), (1, 600), (1, 1400), (18, 9), (40, 2), (40, 5), (40, 16))
-"""Rows and tokens: for the head's kernel of hundreds of logits, for products of hundreds of rows whose launches
-overlap, and for attention whose programs share no history, where launches overlap or a multiprocessor runs several
-programs."""
+_OTHER_CHUNKS = (*((1, tokens) for tokens in (200, 300, 600, 1400, 2000, 2200)), (18, 9), (40, 2), (40, 5), (40, 16))
+"""Rows and tokens: for the head's kernel of hundreds of logits, for products of hundreds and thousands of rows whose
+launches overlap or do not, and for attention whose programs share no history, where launches overlap or a
+multiprocessor runs several programs."""
 
 _ROWS_WITH_LOGPROBS = 20
 """The most rows whose log-probabilities are wanted: enough for the head's kernel of most logits. Those of all rows

@@ -26,7 +26,7 @@ from draftline.kernels.triton.device import DeviceLimits
 FEW_ROWS = 64
 """Rows of activations up to which launches overlap, however wide they are."""
 
-SHORT = 1 << 20
+SHORT = 2 << 20
 """Elements of activations up to which a launch takes some microseconds, and its start counts."""
 
 AT_ONCE, PREPARED, WAITED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)

@@ -123,6 +123,7 @@ def _launch(
     # An unused argument must still be a tensor.
     query_norm, key_norm = spec.norms if spec.norms is not None else (qkv, qkv)
     key_scales, value_scales = cache.scales if cache.scales is not None else (qkv, qkv)
+    overlaps = overlap or place == SECOND.value  # with the first of the pair
     decode_attention_kernel[((num_parts + rows) * num_kv_heads, num_splits, plan.tiles_per_row)](
         qkv,
         cache.keys,
@@ -176,11 +177,11 @@ def _launch(
         ROTATE=rotate,
         NEXT=plan.starts_next,
         PLACE=place,
-        OVERLAP=overlap,
+        OVERLAP=overlaps,
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
-        **launch_options(overlap or place == SECOND.value),
+        **launch_options(overlaps),
     )
     if split or (parts is not None and not plan.last_joins):
         join_tiles(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.smaller import smaller_product
-from draftline.kernels.triton.overlap import FEW_ROWS, SHORT
+from draftline.kernels.triton.overlap import FEW_ROWS
 
 OWN_ROWS = FEW_ROWS
 """Up to so many tokens every product runs here, since launches overlap."""
@@ -24,7 +24,7 @@ the vendor's: without SwiGLU, and with it, which takes the vendor a launch more.
 MANY_ROWS = 1024
 """With more tokens than these, programs take tiles in turn, if there are many."""
 
-_NARROW_ROWS = SHORT // 576
+_NARROW_ROWS = 1820
 """Up to so many tokens, products with the narrowest weights have small tiles: as long as launches of 576 channels overlap."""
 
 _MANY_TILES = 96
