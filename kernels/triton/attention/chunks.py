@@ -174,5 +174,6 @@ def attend_chunks(
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        **({} if plan.registers is None else {"maxnreg": plan.registers}),
         **launch_options(overlap),
     )

@@ -31,8 +31,9 @@ _MAX_STORED = 2**28
 
 _LONG_TILE = 64
 
-_PROGRAMS_PER_SM = 2
-"""Programs of prompt chunks that a multiprocessor runs at once."""
+_REGISTERS_OF_THREE = 168
+"""A thread's registers where a multiprocessor runs three programs of prompt chunks. They lack some, which costs less than the third
+program gains, but not where no multiprocessor has a third."""
 
 _COLUMNS_PER_SM = 256
 """Programs that share histories times the size of a head, a multiprocessor. More would wait for each other."""
@@ -70,12 +71,14 @@ class ChunkPlan:
         min_query: the fewest query tokens of a row. Shorter ones are decodes and verifies.
         num_tiles: query tiles in all, an upper bound: programs search for their row.
         at_once: programs that take the tiles of all heads in turn; None for one a tile and head.
+        registers: the most registers of a thread; None for as many as it needs.
     """
 
     tile: Tile
     min_query: int
     num_tiles: int
     at_once: int | None = None
+    registers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,13 @@ def _chunk_bytes(shape: AttentionShape, tile: Tile) -> int:
     return (2 * stages * tile.block_n + tile.block_m) * shape.row_bytes
 
 
+def _chunks_per_sm(shape: AttentionShape, tile: Tile) -> int:
+    """Programs of prompt chunks that a multiprocessor runs at once."""
+    # Three where the matrix units read both factors from shared memory. On other devices, and in float32, registers hold one.
+    most = 3 if 90 <= shape.limits.capability < 120 and not shape.wide else 2
+    return max(1, min(shape.limits.shared_bytes // _chunk_bytes(shape, tile), most))
+
+
 def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, num_tokens: int) -> int:
     """Programs that share each history: enough to fill the device, but at most one a tile."""
     if not have_room(shape, num_tokens, max_context):
@@ -202,10 +212,12 @@ def plan_chunks(
     queries = tile.block_m // shape.group
     # Row r's tiles start at query_starts[r] // queries + r for so many queries a tile, so this many cover every division
     # into rows. With bounds for lengths, any row may have any length up to the longest.
-    plan = ChunkPlan(tile, longest_short + 1, num_tokens // queries + len(query_lens))
+    plan = ChunkPlan(tile, longest_short + 1, num_tiles=num_tokens // queries + len(query_lens))
+    programs, per_sm = -(-num_tokens // queries) * shape.num_kv_heads, _chunks_per_sm(shape, tile)
+    if per_sm > 2 and programs > 2 * shape.limits.num_sms:
+        plan = replace(plan, registers=_REGISTERS_OF_THREE)
     # A launch of decodes follows, which starts when all of this one's programs have started. Most of so few tiles are padding, for
     # which no program should take the decodes' room.
-    programs = -(-num_tokens // queries) * shape.num_kv_heads
-    at_once = _PROGRAMS_PER_SM * shape.limits.num_sms
+    at_once = per_sm * shape.limits.num_sms
     few = longest_short and programs <= 2 * at_once
     return replace(plan, at_once=min(programs, at_once)) if few else plan

@@ -82,3 +82,15 @@ def test_beside_decodes_chunks_leave_them_room() -> None:
         plan = chunks_of(LLAMA_8B, (1,) * 40 + (chunk,), longest_short=1)
         assert (plan.at_once, plan.min_query) == (None if at_once is None else min(at_once, 264), 2)
     assert chunks_of(LLAMA_8B, (512,)).at_once is None
+
+
+def test_many_chunks_of_narrow_heads_have_three_programs_a_multiprocessor() -> None:
+    """Where the matrix units read shared memory. A few programs keep their registers: no multiprocessor has a third one."""
+    narrow = AttentionShape(group=3, num_kv_heads=3, head_dim=64, limits=H200)
+    few, many = chunks_of(narrow, (1,) * 40 + (900,), 1), chunks_of(narrow, (1,) * 40 + (3000,), 1)
+    assert (few.at_once, few.registers) == (3 * 45, None)
+    assert (many.at_once, many.registers) == (3 * 132, 168)
+    assert chunks_of(narrow, (3000,)).registers == 168
+    for other in (LLAMA_8B, *[dataclasses.replace(narrow, limits=DeviceLimits.known(at, 132)) for at in (80, 120)]):
+        plan = chunks_of(other, (1,) * 40 + (2000,), 1)
+        assert (plan.at_once, plan.registers) in ((264, None), (None, None))
