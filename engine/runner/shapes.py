@@ -24,7 +24,10 @@ _UNEVEN_ROWS = (8, 16, 24, 32, 48, 64, 96, 128)
 _MOST_UNEVEN_DRAFTS = 4
 """Shapes for uneven histories exist for each number of drafts up to this one, and for the most."""
 
-_PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192)
+_PROMPT_TOKENS = (
+    *(64, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024, 1280, 1408, 1536, 1792, 2048),
+    *(2560, 3072, 4096, 5120, 6144, 8192),
+)
 """Tokens of steps with prompts. A step with fewer tokens than its graph computes padding, which is thrown away."""
 
 _MOST_UNEVEN_TOKENS = 2048

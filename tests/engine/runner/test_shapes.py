@@ -143,8 +143,8 @@ def test_uneven_histories_beside_prompts_have_shapes_of_their_own() -> None:
     def shape_of(rows: tuple[Row, ...]) -> StepShape | None:
         return shapes.of_step(rows, are_uneven)
 
-    assert shape_of((*decoding([300] * 9), prompt)) == StepShape.with_prompts(32, 0, 384)
-    assert shape_of((*decoding([300] * 8 + [2000]), prompt)) == StepShape.with_prompts(32, 0, 384, uneven=True)
+    assert shape_of((*decoding([300] * 9), prompt)) == StepShape.with_prompts(32, 0, 320)
+    assert shape_of((*decoding([300] * 8 + [2000]), prompt)) == StepShape.with_prompts(32, 0, 320, uneven=True)
     assert shape_of((prompt, *decoding([2000] * 9, drafts=2))) == StepShape.with_prompts(32, 4, 384, uneven=True)
     assert asked == [(1, [300] * 9, 23), (1, [300] * 8 + [2000], 23), (5, [2002] * 9, 23)], "the rest of 32 rows"
     longer = dataclasses.replace(prompt, count=2100)
