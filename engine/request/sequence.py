@@ -44,7 +44,6 @@ class Sequence:
         registered: leading full blocks that were added to the prefix tree.
         arrival: its serial number in the scheduler, which breaks ties of ``order``; -1 until it is added.
         preemptions: how often it was preempted, and had to recompute.
-        cancelled: any thread may set it, at any time. The next plan ends the sequence.
         finished: it has ended and holds no slot or blocks.
     """
 
@@ -69,7 +68,6 @@ class Sequence:
     registered: int = 0
     arrival: int = -1
     preemptions: int = 0
-    cancelled: bool = False
     finished: bool = False
 
     @property

@@ -34,7 +34,6 @@ care: steps run on the device in the order of their launch, so a block's next ow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import chain, count
@@ -77,7 +76,7 @@ class SchedulerStats:
 
 
 class Scheduler:
-    """Plans steps over a paged cache. One thread calls it; other threads may only set `Sequence.cancelled`."""
+    """Plans steps over a paged cache. One thread calls it."""
 
     def __init__(
         self,
@@ -110,6 +109,7 @@ class Scheduler:
         self._token_budget = token_budget
         self._max_len = min(max_model_len, num_blocks * block_size + 1)  # the last token is never cached
         self._arrivals = count()
+        self._cancelled: list[Sequence] = []
 
     @property
     def journal(self) -> CacheJournal:
@@ -117,7 +117,7 @@ class Scheduler:
         return self._cache.journal
 
     @property
-    def running(self) -> Iterable[Sequence]:
+    def running(self) -> PriorityQueue:
         """The sequences that hold a slot, in queue order."""
         return self._cache.running
 
@@ -166,7 +166,8 @@ class Scheduler:
             token_budget: maximum number of tokens of this step, if that is less than for all steps.
         """
         # Cancelled sequences end first, so that their slots and blocks are free for the others.
-        cancelled = tuple([sequence for sequence in self._all() if sequence.cancelled])
+        cancelled = tuple([sequence for sequence in dict.fromkeys(self._cancelled) if not sequence.finished])
+        self._cancelled.clear()
         for sequence in cancelled:
             self.finish(sequence)
 
@@ -226,6 +227,10 @@ class Scheduler:
             if followers and computed >= sequence.prompt_len:
                 self._free_followers(sequence)
 
+    def cancel(self, sequence: Sequence) -> None:
+        """End a sequence in the next plan, unless it has ended by then."""
+        self._cancelled.append(sequence)
+
     def finish(self, sequence: Sequence) -> None:
         """End a waiting or running sequence, and release all it holds. Full computed blocks stay in the prefix tree.
 
@@ -278,9 +283,6 @@ class Scheduler:
         for leader in self._followers:
             assert not leader.finished, f"{leader.name} has finished but its followers wait"
             assert not leader.output_len, f"{leader.name}'s prompt is computed but its followers wait"
-
-    def _all(self) -> Iterator[Sequence]:
-        return chain(self._cache.running, self._waiting, *self._followers.values())
 
     def _free_followers(self, leader: Sequence) -> None:
         """Queue the sequences that waited for ``leader``."""

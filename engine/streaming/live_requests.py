@@ -89,7 +89,7 @@ class LiveRequests:
         request = self._requests.get(request_id)
         if request is not None:
             for sequence in request.sequences:
-                sequence.cancelled = True
+                self._scheduler.cancel(sequence)
 
     def expire(self, now: float) -> Updates:
         """End the requests that are past their deadline, whether they run or wait."""

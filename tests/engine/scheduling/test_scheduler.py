@@ -379,7 +379,7 @@ class TestFollowers:
         step(scheduler)
         if end == "finish":
             scheduler.finish(leader)
-        leader.cancelled = True
+        scheduler.cancel(leader)
         assert sequences(step(scheduler)) == [follower]
 
     def test_a_prompt_within_one_block_is_not_waited_for(self) -> None:
@@ -401,7 +401,7 @@ class TestFollowers:
         leader = sequence(list(range(9)))
         follower = sequence(list(range(9)), leader=leader)
         add(scheduler, leader, follower)
-        follower.cancelled = True
+        scheduler.cancel(follower)
         assert step(scheduler).cancelled == (follower,)
         assert scheduler.stats().waiting == 0
 
@@ -604,7 +604,8 @@ class TestEnding:
         running, waiting = sequence(5), sequence(5)
         add(scheduler, running, waiting)
         step(scheduler)
-        running.cancelled = waiting.cancelled = True
+        for one in (running, waiting, running):
+            scheduler.cancel(one)
         plan = step(scheduler)
         assert plan == Plan(cancelled=(running, waiting))
         assert step(scheduler) == Plan()
@@ -616,7 +617,7 @@ class TestEnding:
         scheduler, one = make(), sequence(5)
         add(scheduler, one)
         plan = scheduler.plan()
-        one.cancelled = True
+        scheduler.cancel(one)
         scheduler.commit(plan, [[7]])
         assert one.tokens[-1] == 7
         assert step(scheduler).cancelled == (one,)
@@ -625,7 +626,7 @@ class TestEnding:
         scheduler, one = make(), sequence(5)
         add(scheduler, one)
         step(scheduler)
-        one.cancelled = True
+        scheduler.cancel(one)
         scheduler.finish(one)
         scheduler.finish(one)
         scheduler.check()

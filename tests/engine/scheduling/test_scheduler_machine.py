@@ -108,10 +108,15 @@ class Engine:
         self.device = FakeDevice(block_size)
         self.random = random.Random(seed)
         self.live: list[Sequence] = []
+        self.cancelled = set[Sequence]()
 
     def add(self, sequence: Sequence) -> None:
         self.scheduler.add(sequence)
         self.live.append(sequence)
+
+    def cancel(self, sequence: Sequence) -> None:
+        self.scheduler.cancel(sequence)
+        self.cancelled.add(sequence)
 
     def draft(self, tokens: list[int], length: int) -> list[int]:
         """Drafts that are right most of the time."""
@@ -123,7 +128,7 @@ class Engine:
 
     def step(self, draft_len: int) -> None:
         before = {sequence: sequence.preemptions for sequence in self.live}
-        to_cancel = {sequence for sequence in self.live if sequence.cancelled}
+        to_cancel = self.cancelled.intersection(self.live)
         plan = self.scheduler.plan(lambda _: draft_len)
         self.scheduler.check()
         assert set(plan.cancelled) == to_cancel
@@ -280,7 +285,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.engine.live)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        data.draw(st.sampled_from(self.engine.live)).cancelled = True
+        self.engine.cancel(data.draw(st.sampled_from(self.engine.live)))
 
     @precondition(lambda self: self.engine.live)
     @rule(data=st.data())
