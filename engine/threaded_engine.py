@@ -176,11 +176,13 @@ class ThreadedEngine(EngineClient):
         Raises:
             QueueFullError: there is none for it.
         """
-        backlog = self._core.backlog
+        backlog, inbox = self._core.backlog, self._inbox.values()
+        if self._queue_problem(request, len(backlog) + len(inbox), backlog.tokens + _prompt_tokens(inbox)) is None:
+            return  # there is, even without those that are displaced already
         waiting = [other for other in backlog.waiting() if other.request_id not in self._displaced]
-        waiting += self._inbox.values()
+        waiting += inbox
         displaced: list[Request] = []
-        while (problem := self._queue_problem(request, waiting)) is not None:
+        while (problem := self._queue_problem(request, len(waiting), _prompt_tokens(waiting))) is not None:
             victim = displaced_by(request, waiting)
             if victim is None:
                 raise QueueFullError(problem, backlog.retry_after())
@@ -191,11 +193,11 @@ class ThreadedEngine(EngineClient):
                 victim, QueueFullError("another caller's request took this one's place", backlog.retry_after())
             )
 
-    def _queue_problem(self, request: Request, waiting: Sequence[Request]) -> str | None:
-        if len(waiting) >= self._max_waiting:
-            return f"{len(waiting)} requests wait, which is the limit"
-        tokens = sum(len(other.prompt_token_ids) for other in waiting)
-        if waiting and tokens + len(request.prompt_token_ids) > self._max_waiting_tokens:
+    def _queue_problem(self, request: Request, count: int, tokens: int) -> str | None:
+        """Why a request has no room beside ``count`` that wait, whose prompts have ``tokens``; None if it has."""
+        if count >= self._max_waiting:
+            return f"{count} requests wait, which is the limit"
+        if count and tokens + len(request.prompt_token_ids) > self._max_waiting_tokens:
             return (
                 f"the prompts that wait have {tokens} tokens; with this one they would exceed the limit of "
                 f"{self._max_waiting_tokens}"
@@ -318,6 +320,10 @@ class ThreadedEngine(EngineClient):
         self._core.fail_all(error)
         self._run_commands()
         self.stopped.set_result(reason)
+
+
+def _prompt_tokens(requests: Iterable[Request]) -> int:
+    return sum([len(request.prompt_token_ids) for request in requests])
 
 
 def start_engine(
