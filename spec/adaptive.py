@@ -209,13 +209,12 @@ class DraftBudgets:
         apart = [index for index in neighbours if self._costs.kind(rows, int(self._lens[index])) != own]
         return apart[0] if turn and apart else 0
 
-    def join(self, rows: Sequence[DraftingRow]) -> list[int]:
-        """The drafts of rows that came after the last choice."""
-        if self._joined is None or not rows:
-            return [0] * len(rows)
+    def join(self, row: DraftingRow) -> int:
+        """The drafts of a row that came after the last choice."""
+        if self._joined is None:
+            return 0
         self._expect()
-        expected = self._expected()
-        return [self._joined.budget(row, expected) for row in rows]
+        return self._joined.budget(row, self._expected())
 
     def _probe(self, rows: Sequence[DraftingRow], steps: int) -> list[int]:
         """The shortest drafts for a few rows, rarely enough that probes cost at most their share; else none."""

@@ -29,7 +29,7 @@ from itertools import takewhile
 
 from typing_extensions import override
 
-from draftline.engine.drafting.policy import DraftPolicy, Lacking, WrappedPolicy, nothing_lacking
+from draftline.engine.drafting.policy import DraftPolicy, Lacking, Running, WrappedPolicy, nothing_lacking
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.spec.drafter import DraftChunk
 
@@ -111,9 +111,8 @@ class CachedDrafting(WrappedPolicy):
         self._filled: dict[int, int] = {}
 
     @override
-    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
-        sequences = list(running)
-        self._policy.begin_step(sequences, self._lacking)
+    def begin_step(self, running: Running, lacking: Lacking = nothing_lacking) -> None:
+        self._policy.begin_step(running, self._lacking)
         self._left = min(self._step_tokens, _EXPLORING_TOKENS) if self._policy.exploring else self._step_tokens
         self._behind.clear()
 

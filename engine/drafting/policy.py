@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from typing import Protocol
 
 from typing_extensions import override
 
@@ -45,6 +46,18 @@ _TAUGHT_EVERY = 3
 """Where there are more sequences than teach, only one step in so many does."""
 
 
+class Running(Protocol):
+    """The sequences that run, now or whenever it is asked."""
+
+    def __len__(self) -> int:
+        """Their number."""
+        ...
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """Iterate over them."""
+        ...
+
+
 def nothing_lacking(sequence: Sequence) -> int:
     """The tokens that a drafter without a cache lacks: none."""
     return 0
@@ -61,9 +74,10 @@ class DraftPolicy:
     def exploring(self) -> bool:  # noqa: D102 - above
         return False
 
-    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
+    def begin_step(self, running: Running, lacking: Lacking = nothing_lacking) -> None:
         """Prepare for a step of the ``running`` sequences and any that are admitted.
 
+        A policy may look at these again until the next step.
         ``lacking`` tells how many known tokens the drafter must read before it can draft for a sequence.
         """
 
@@ -95,8 +109,8 @@ class FixedDrafting(DraftPolicy):
         self._on = True
 
     @override
-    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
-        self._on = sum(1 for _ in running) <= self._max_rows
+    def begin_step(self, running: Running, lacking: Lacking = nothing_lacking) -> None:
+        self._on = len(running) <= self._max_rows
 
     @override
     def draft_len(self, sequence: Sequence) -> int:
@@ -130,6 +144,8 @@ class AdaptiveDrafting(DraftPolicy):
         self._max_drafts = max_drafts
         self._max_rows = max_rows
         self._acceptances: dict[Sequence, RowAcceptance] = {}
+        self._running: Running = ()
+        self._lacking: Lacking = nothing_lacking
         self._chosen: dict[Sequence, int] = {}
         self._output_tokens = _OUTPUT_TOKENS
         self._left = 0  # steps for which the last choice still stands
@@ -142,16 +158,11 @@ class AdaptiveDrafting(DraftPolicy):
         return self._budgets.exploring
 
     @override
-    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
-        sequences = list(running)
-        self._on = len(sequences) <= self._max_rows
-        free = [sequence for sequence in sequences if sequence.draft_tokens is None] if self._on else []
+    def begin_step(self, running: Running, lacking: Lacking = nothing_lacking) -> None:
+        self._running, self._lacking = running, lacking
+        self._on = len(running) <= self._max_rows
         if not self._left:
-            self._choose(free, lacking)
-        else:
-            new = [sequence for sequence in free if sequence not in self._chosen]
-            joined = self._budgets.join([self._row(sequence, lacking) for sequence in new])
-            self._chosen.update(zip(new, joined, strict=True))
+            self._choose()
         self._left -= 1
 
     @override
@@ -160,7 +171,10 @@ class AdaptiveDrafting(DraftPolicy):
             return 0
         if sequence.draft_tokens is not None:
             return _allowed(sequence, self._max_drafts)
-        return self._chosen.get(sequence, 0)
+        chosen = self._chosen.get(sequence)
+        if chosen is None:  # it came after the last choice
+            chosen = self._chosen[sequence] = self._budgets.join(self._row(sequence))
+        return chosen
 
     @override
     def observe(self, verified: Seq[Verified]) -> None:
@@ -181,6 +195,8 @@ class AdaptiveDrafting(DraftPolicy):
             self._budgets.observe_step(
                 len(drafts), sum(drafts), max(drafts), seconds, prompt_tokens=prompt_tokens, caught_up=caught_up
             )
+        if not self._left:
+            self._choose()  # now, since the next step has been launched, and runs meanwhile
 
     @override
     def forget(self, sequence: Sequence) -> None:
@@ -189,10 +205,12 @@ class AdaptiveDrafting(DraftPolicy):
         if length:  # else it ended before its first token, and tells nothing
             self._output_tokens += (1 - _OUTPUT_MEMORY) * (length - self._output_tokens)
 
-    def _choose(self, sequences: list[Sequence], lacking: Lacking) -> None:
+    def _choose(self) -> None:
         """Choose anew, for as many steps as keep choices cheap."""
         started = self._clock()
-        rows = [self._row(sequence, lacking) for sequence in sequences]
+        running = self._running if self._on else ()
+        sequences = [sequence for sequence in running if sequence.draft_tokens is None]
+        rows = [self._row(sequence) for sequence in sequences]
         affordable = math.ceil(self._choice_s / (_CHOICE_SHARE * self._budgets.seconds(max(1, len(rows)))))
         steps = min(max(STEPS_PER_CHOICE, affordable), _MAX_STEPS)
         drafts = self._budgets.choose(rows, steps)
@@ -202,10 +220,10 @@ class AdaptiveDrafting(DraftPolicy):
         known = self._choice_s or taken
         self._choice_s = _CHOICE_MEMORY * known + (1 - _CHOICE_MEMORY) * taken
 
-    def _row(self, sequence: Sequence, lacking: Lacking) -> DraftingRow:
+    def _row(self, sequence: Sequence) -> DraftingRow:
         return DraftingRow(
             self._acceptance(sequence),
-            lacking(sequence),
+            self._lacking(sequence),
             self._remaining(sequence),
             sequence.prompt_len,
             self._output_tokens,
@@ -237,7 +255,7 @@ class WrappedPolicy(DraftPolicy):
         return self._policy.exploring
 
     @override
-    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
+    def begin_step(self, running: Running, lacking: Lacking = nothing_lacking) -> None:
         self._policy.begin_step(running, lacking)
 
     @override
@@ -276,10 +294,9 @@ class ForcedTextDrafting(WrappedPolicy):
         self._on = True
 
     @override
-    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
-        sequences = list(running)
-        self._on = len(sequences) <= self._max_rows
-        self._policy.begin_step(sequences, lacking)
+    def begin_step(self, running: Running, lacking: Lacking = nothing_lacking) -> None:
+        self._on = len(running) <= self._max_rows
+        self._policy.begin_step(running, lacking)
 
     @override
     def draft_len(self, sequence: Sequence) -> int:

@@ -9,7 +9,7 @@ import torch
 from typing_extensions import override
 
 from draftline.engine.core import Core
-from draftline.engine.drafting.policy import DraftPolicy, Lacking, WrappedPolicy, nothing_lacking
+from draftline.engine.drafting.policy import DraftPolicy, Lacking, Running, WrappedPolicy, nothing_lacking
 from draftline.engine.request.sequence import Sequence as EngineSequence
 from draftline.kernels.batch import Batch
 from draftline.kernels.ops import Ops
@@ -87,7 +87,7 @@ class SomeSteps(WrappedPolicy):
         return self._exploring
 
     @override
-    def begin_step(self, running: Iterable[EngineSequence], lacking: Lacking = nothing_lacking) -> None:
+    def begin_step(self, running: Running, lacking: Lacking = nothing_lacking) -> None:
         self._exploring = self._draw.random() < 0.2
         self._on = self._draw.random() < 0.6
         super().begin_step(running, lacking)

@@ -98,7 +98,7 @@ def test_greedy_and_drawn_tokens_have_rates_of_their_own() -> None:
         budgets.observe([(RowAcceptance(kind=GREEDY), 4, 4), (RowAcceptance(kind=DRAWN), 4, 0)])
     greedy, drawn = (DraftingRow(RowAcceptance(kind=kind)) for kind in (GREEDY, DRAWN))
     assert budgets.choose([greedy, drawn]) == [4, 0]
-    assert budgets.join([greedy, drawn]) == [4, 0], "they come later"
+    assert [budgets.join(greedy), budgets.join(drawn)] == [4, 0], "they come later"
 
 
 def test_a_step_of_a_thousand_rows_is_learned_from() -> None:
@@ -250,18 +250,17 @@ def test_only_probes_of_drafts_explore() -> None:
 def test_a_row_that_comes_during_a_probe_without_drafts_has_none() -> None:
     budgets = DraftBudgets(CostTable(CHEAP), prior=0.8)
     while any(budgets.choose([row()])):
-        assert budgets.join([row()]) != [0]
+        assert budgets.join(row()) != 0
     assert budgets.stands_for == STEPS_PER_CHOICE
-    assert budgets.join([row()]) == [0]
+    assert budgets.join(row()) == 0
     assert any(budgets.choose([row()]))
 
 
 def test_rows_that_come_later_follow_the_standing_choice() -> None:
     budgets = DraftBudgets(RaggedCostTable(CHEAP), prior=0.8)
-    assert budgets.join([row()]) == [0]  # nothing is chosen yet
+    assert budgets.join(row()) == 0  # nothing is chosen yet
     chosen = budgets.choose([row(), row(), row(0.0)])
     assert chosen[0] == chosen[1] > 0 == chosen[2]
-    assert budgets.join([row(0.0), row()]) == [0, chosen[0]]
-    assert budgets.join([]) == []
+    assert [budgets.join(row(0.0)), budgets.join(row())] == [0, chosen[0]]
     assert budgets.choose([]) == []
-    assert budgets.join([row()]) == [chosen[0]], "all have ended, and the next request comes"
+    assert budgets.join(row()) == chosen[0], "all have ended, and the next request comes"
