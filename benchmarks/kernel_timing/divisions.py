@@ -1,4 +1,4 @@
-"""The fastest divisions of a small model's products of few rows, in whole steps: tiles, and when the next kernel starts.
+"""The fastest divisions of a small model's products, in whole steps: tiles, and of few rows when the next kernel starts.
 
 A product's division decides how much room and time its neighbours have, so the best of each product alone are not the best together.
 The search begins with the engine's choices. It tries each product's candidates with the others as they are, keeps what is faster, and
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -19,18 +19,21 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from draftline.kernels.triton.compile.ahead import CompileAhead
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear import dense
+from draftline.kernels.triton.linear.gemm_config import GemmConfig, max_own_rows
 from draftline.kernels.triton.linear.gemm_m16 import GemmM16Config, gemm_m16_config, max_gemm_m16_rows
 from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig, max_parts_rows
 from draftline.kernels.triton.linear.parts import part_channels
 from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.overlap import AT_ONCE, PREPARED, WAITED
-from kernel_timing.models import DTYPE, QWEN3, SMOLLM2, ModelSizes
-from kernel_timing.steps import DecodeStep, make_weights
+from draftline.models.layers import DecoderWeights
+from kernel_timing.models import DEVICE, DTYPE, QWEN3, SMOLLM2, ModelSizes
+from kernel_timing.steps import DecodeStep, MixedStep, Step, make_weights
 from kernel_timing.timing import Bench
 
-Division = GemmM16Config | GemmM16PartsConfig
+Division = GemmM16Config | GemmM16PartsConfig | GemmConfig
 Divisions = dict[tuple[int, int], Division]
 """By the shape of the weight, [N, K]; a product that is missing has the engine's."""
 
@@ -47,21 +50,31 @@ STEPS = [
 ]
 """Sequences, tokens of each, and their context."""
 
+VERIFIES = (63, 4, 330)
+"""Sequences, tokens of each, and their context, beside a prompt."""
+
+STEP_TOKENS = (320, 384, 512, 640, 768, 896, 1024, 1280, 1408, 1536, 1792, 2048)
+"""Tokens of steps with prompts."""
+
 _ROUNDS = 3
 _LEAST_GAIN = 0.003
 """The share of a step's time that another division must gain: less is noise."""
+
+_LEAST_SUMS, _MOST_SUMS = 16, 128
+"""A thread's sums of a product of many rows: with fewer, loading the factors takes longest."""
 
 _STARTS = [AT_ONCE.value, PREPARED.value, WAITED.value]
 _MOST_EARLY_BYTES = 48 << 10
 """Of one part, in tiles of the weight and of x that a program loads early."""
 
 
-def candidates(n: int, k: int, rows: int, limits: DeviceLimits) -> list[Division]:
-    """The divisions to try of a product of so many rows with a weight [n, k]; none if it has the kernel of many rows."""
+def candidates(n: int, k: int, rows: int, limits: DeviceLimits, *, swiglu: bool = False) -> list[Division]:
+    """The divisions to try of a product of so many rows with a weight [n, k]; none if it is the vendor's."""
     part = part_channels(torch.empty(n, k, dtype=DTYPE, device="meta"))
-    if part:
-        return list(_in_parts(part, rows, limits)) if rows <= max_parts_rows(n * k) else []
-    return list(_whole(n, k, rows, limits)) if rows <= max_gemm_m16_rows(n * k, overlap=True) else []
+    few = max_parts_rows(n * k) if part else max_gemm_m16_rows(n * k, overlap=True)
+    if rows <= few:
+        return list(_in_parts(part, rows, limits) if part else _whole(n, k, rows, limits))
+    return list(_of_many(part, limits, swiglu)) if part or rows <= max_own_rows(n * k, swiglu=swiglu) else []
 
 
 def _whole(n: int, k: int, rows: int, limits: DeviceLimits) -> Iterator[GemmM16Config]:
@@ -92,9 +105,22 @@ def _in_parts(part: int, rows: int, limits: DeviceLimits) -> Iterator[GemmM16Par
                 yield division
 
 
+def _of_many(part: int, limits: DeviceLimits, swiglu: bool) -> Iterator[GemmConfig]:
+    """Of many rows: tiles that four warps or eight multiply, as far as their registers hold the sums."""
+    for block_m, block_n, block_k, stages in product((64, 128), (32, 64, 128), (64, 128), (3, 4, 5)):
+        if part % block_k:
+            continue
+        for warps in (4, 8) if block_m == 128 else (4,):
+            division = GemmConfig(block_m, block_n, block_k, warps, stages)
+            sums = block_m * block_n * (2 if swiglu or part else 1) // (32 * warps)
+            shared = division.shared_bytes(limits, DTYPE.itemsize, swiglu=swiglu)
+            if _LEAST_SUMS <= sums <= _MOST_SUMS and shared <= limits.shared_bytes:
+                yield division
+
+
 @contextmanager
 def dividing(divisions: Divisions) -> Iterator[None]:
-    """Products of few rows are divided so."""
+    """Our own products are divided so."""
 
     def with_division(kernel: Any) -> Any:
         def run(x: Tensor, weight: Tensor, *args: Any, **options: Any) -> Tensor:
@@ -104,12 +130,29 @@ def dividing(divisions: Divisions) -> Iterator[None]:
 
         return run
 
-    changed = {name: with_division(getattr(dense, name)) for name in ("gemm_m16", "gemm_m16_parts")}
+    changed = {name: with_division(getattr(dense, name)) for name in ("gemm", "gemm_m16", "gemm_m16_parts")}
     with patch.multiple(dense, **changed):
         yield
 
 
-def search(bench: Bench, ops: TritonOps, model: ModelSizes, step: DecodeStep, case: str) -> None:
+def tried(model: ModelSizes, rows: int, limits: DeviceLimits) -> Iterator[tuple[str, tuple[int, int], Division]]:
+    """The candidates of all of a layer's products, with the product's name and the shape of its weight."""
+    for name, shape in model.linears.items():
+        for division in candidates(*shape, rows, limits, swiglu=name == "gate_up"):
+            yield name, shape, division
+
+
+def compile_candidates(ops: TritonOps, model: ModelSizes, step: Step) -> None:
+    """Compile the kernels of a step's candidates in several processes."""
+    with closing(CompileAhead(DEVICE)) as ahead:
+        with ahead.rehearsal():
+            for _, shape, division in tried(model, step.tokens, ops.limits):
+                with dividing({shape: division}):
+                    step.run(ops)
+        ahead.load()
+
+
+def search(bench: Bench, ops: TritonOps, model: ModelSizes, step: Step, case: str) -> None:
     """Find the fastest divisions for one step."""
     expected = step.run(ops)
 
@@ -127,26 +170,40 @@ def search(bench: Bench, ops: TritonOps, model: ModelSizes, step: DecodeStep, ca
     best = took(chosen, "default")
     for _ in range(_ROUNDS):
         before = best
-        for name, shape in model.linears.items():
-            for division in candidates(*shape, step.tokens, ops.limits):
-                tried = {**chosen, shape: division}
-                this = took(tried, f"{name}={division}")
-                if this < best * (1 - _LEAST_GAIN):
-                    best, chosen = this, tried
+        for name, shape, division in tried(model, step.tokens, ops.limits):
+            another = {**chosen, shape: division}
+            this = took(another, f"{name}={division}")
+            if this < best * (1 - _LEAST_GAIN):
+                best, chosen = this, another
         if best == before:
             break
     bench.case_known("divisions", case, f"all={[str(one) for one in chosen.values()]}", best, num_bytes=step.num_bytes)
 
 
 def divisions(bench: Bench, ops: TritonOps) -> None:
-    """The steps of models whose launches are short."""
-    for model in (SMOLLM2, QWEN3):
-        if time.monotonic() > bench.deadline:
-            bench.left_out.append(f"divisions of {model.name}")
-            continue
-        weights = make_weights(model)
+    """The steps of few rows of models whose launches are short."""
+    for model, weights in _models(bench, "divisions"):
         for rows, query_len, context in STEPS:
             step = DecodeStep(model, weights, rows, query_len, context)
             search(bench, ops, model, step, f"{model.name} {rows}x{query_len} ctx {context}")
-        del weights, step
+
+
+def mixed_divisions(bench: Bench, ops: TritonOps) -> None:
+    """Their steps of verifies beside a prompt, in the engine's graphs."""
+    count, query_len, _ = VERIFIES
+    for model, weights in _models(bench, "mixed-divisions"):
+        for tokens in STEP_TOKENS:
+            prompt = tokens - (count + 1) * query_len
+            step = MixedStep(model, weights, VERIFIES, (prompt,), (count + 1, tokens))
+            compile_candidates(ops, model, step)
+            search(bench, ops, model, step, f"{model.name} {count}x{query_len}, prompt {prompt}")
+
+
+def _models(bench: Bench, section: str) -> Iterator[tuple[ModelSizes, DecoderWeights]]:
+    """The models, with weights, until the time is over."""
+    for model in (SMOLLM2, QWEN3):
+        if time.monotonic() > bench.deadline:
+            bench.left_out.append(f"{section} of {model.name}")
+            continue
+        yield model, make_weights(model)
         torch.cuda.empty_cache()

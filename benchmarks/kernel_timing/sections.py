@@ -31,7 +31,7 @@ from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig, g
 from draftline.kernels.triton.linear.parts import part_channels
 from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.attention import decode, prefill
-from kernel_timing.divisions import divisions
+from kernel_timing.divisions import divisions, mixed_divisions
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
 from kernel_timing.steps import DecodeStep, MixedStep, Step, VendorOps, make_weights
 from kernel_timing.timing import Bench, Ceilings, copies_beyond_cache, relative_error
@@ -340,6 +340,7 @@ SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {
     "prefill": prefill,
     "linears": linears,
     "divisions": divisions,
+    "mixed-divisions": mixed_divisions,
 }
 
 
@@ -348,8 +349,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time Triton operations at the shapes of real models.")
     parser.add_argument(
         "--sections",
-        default=",".join(name for name in SECTIONS if name != "divisions"),
-        help=f"comma-separated, of {', '.join(SECTIONS)} (default: all but divisions, which takes minutes)",
+        default=",".join(name for name in SECTIONS if "divisions" not in name),
+        help=f"comma-separated, of {', '.join(SECTIONS)} (default: all but divisions, which take minutes)",
     )
     parser.add_argument("--seconds", type=float, default=220.0, help="start no case after this time (default: 220)")
     parser.add_argument("--out", type=Path, help="save all results to this JSON file")

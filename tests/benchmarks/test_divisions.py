@@ -13,6 +13,7 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear import dense
+from draftline.kernels.triton.linear.gemm_config import GemmConfig, max_own_rows
 from draftline.kernels.triton.linear.gemm_m16 import GemmM16Config
 from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig
 from draftline.kernels.triton.linear.parts import part_channels
@@ -25,17 +26,22 @@ def weight_of(n: int, k: int) -> Tensor:
     return torch.empty(n, k, dtype=torch.bfloat16, device="meta")
 
 
-@pytest.mark.parametrize("rows", [1, 40, 100])
+@pytest.mark.parametrize("rows", [1, 40, 100, 640, 2048])
 @pytest.mark.parametrize("model", [SMOLLM2, QWEN3, LLAMA_8B], ids=lambda model: model.name)
 def test_every_candidate_fits_the_device_and_its_product(model: Any, rows: int) -> None:
-    for n, k in model.linears.values():
-        part = part_channels(weight_of(n, k))
-        found = candidates(n, k, rows, LIMITS)
+    for name, (n, k) in model.linears.items():
+        part, swiglu = part_channels(weight_of(n, k)), name == "gate_up"
+        found = candidates(n, k, rows, LIMITS, swiglu=swiglu)
         assert len(set(found)) == len(found)
-        # The engine has another kernel for many rows, where only sums in parts keep this one up to 48.
-        assert bool(found) == (rows == 1 or (rows == 40 and part > 0))
+        # Of many rows, large weights are the vendor's.
+        assert bool(found) == (rows == 1 or part > 0 or rows <= max_own_rows(n * k, swiglu=swiglu))
+        # One kernel has few rows, and sums in parts up to 48.
+        assert {isinstance(one, GemmConfig) for one in found} <= {rows > (48 if part else 1)}
         for division in found:
-            if isinstance(division, GemmM16PartsConfig):
+            if isinstance(division, GemmConfig):
+                assert division.shared_bytes(LIMITS, 2, swiglu=swiglu) <= LIMITS.shared_bytes
+                assert part % division.block_k == 0
+            elif isinstance(division, GemmM16PartsConfig):
                 assert part, "only sums in parts"
                 assert division.shared_bytes(part, 2) <= LIMITS.shared_bytes
             else:
@@ -53,7 +59,7 @@ def test_products_are_divided_so_meanwhile(monkeypatch: pytest.MonkeyPatch) -> N
 
         return run
 
-    for name in ("gemm_m16", "gemm_m16_parts"):
+    for name in ("gemm", "gemm_m16", "gemm_m16_parts"):
         monkeypatch.setattr(dense, name, stands_for(name))
     kernels = dense.DenseKernels(LIMITS, None)
 
@@ -67,6 +73,11 @@ def test_products_are_divided_so_meanwhile(monkeypatch: pytest.MonkeyPatch) -> N
     run()
     names = ["gemm_m16_parts", "gemm_m16", "gemm_m16_parts"]
     assert launched == list(zip(names * 2, [narrow, wide, None, None, None, None], strict=True))
+    launched.clear()
+    many = GemmConfig(64, 64, 128, num_warps=4, num_stages=3)
+    with dividing({(1024, 3072): many}):
+        kernels.linear(torch.empty(500, 3072, dtype=torch.bfloat16, device="meta"), weight_of(1024, 3072), None)
+    assert launched == [("gemm", many)]
 
 
 def test_the_search_keeps_what_is_faster_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
