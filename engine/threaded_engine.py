@@ -178,7 +178,7 @@ class ThreadedEngine(EngineClient):
         """
         backlog, inbox = self._core.backlog, self._inbox.values()
         if self._queue_problem(request, len(backlog) + len(inbox), backlog.tokens + _prompt_tokens(inbox)) is None:
-            return  # there is, even without those that are displaced already
+            return  # there is, though those that are displaced may still count
         waiting = [other for other in backlog.waiting() if other.request_id not in self._displaced]
         waiting += inbox
         displaced: list[Request] = []
