@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError, kind_of
 
-_RESOLVERS = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds")
+_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
 """The schemes of gRPC's addresses. Others, such as ``grpc``, it takes for the name of a host."""
+
+_HOST_PORT = re.compile(r"(?:[^\s/:\[\]]+|\[[^\s/\[\]]+\]):([0-9]{1,5})")
+"""A host, an IPv6 address in brackets, and its port."""
 
 
 def is_grpc_address(address: object) -> bool:
-    """Whether gRPC can read an address: ``host:port``, or one with a scheme of gRPC's."""
-    if not isinstance(address, str) or not address:
+    """Whether gRPC can read an address: ``host:port``, or one with a scheme of gRPC's.
+
+    gRPC itself takes port 443 where there is none, and a port above 65535 modulo 65536.
+    """
+    if not isinstance(address, str):
         return False
-    scheme, separator, _ = address.partition("://")
-    return not separator or scheme in _RESOLVERS
+    if address.startswith(_SCHEMES):
+        return True
+    found = _HOST_PORT.fullmatch(address)
+    return found is not None and 0 < int(found[1]) < 1 << 16
 
 
 def checked_token(token: object) -> str:

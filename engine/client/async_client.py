@@ -101,8 +101,8 @@ class AsyncClient:
             retry: when to send a request again; `RetryPolicy`'s defaults where None.
 
         Raises:
-            InvalidRequestError: the address is no text, or a URL; an argument has another type; a file of ``tls``
-                cannot be used; or the token has a character that no HTTP header can hold.
+            InvalidRequestError: the address has no port or a wrong one, or is a URL; an argument has another type; a
+                file of ``tls`` cannot be used; or the token has a character that no HTTP header can hold.
             CallFailedError: this process is a fork of one that has made a client.
         """
         if not is_grpc_address(address):

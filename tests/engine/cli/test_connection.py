@@ -124,6 +124,7 @@ def test_a_refusal_says_what_is_wrong(
         ),
         (("--server", secure, "--tls"), "is open, but TLS fails"),
         (("--server", "localhost:1"), "no server answers at localhost:1"),
+        (("--server", "localhost"), "localhost is no address of a gRPC server: give host:port"),
         (("--server", "grpc://localhost:1"), "grpc://localhost:1 is no address of a gRPC server: give host:port"),
         (("--server", "http://localhost:1"), "http://localhost:1 is no address of a gRPC server: give host:port"),
     ):

@@ -274,13 +274,29 @@ async def test_a_wrong_certificate_is_named(tmp_path: Path) -> None:
     assert Tls(cert=paths["cert"], key=paths["key"]).credentials()
 
 
-@pytest.mark.parametrize("address", ["", None, "http://localhost:8000", "grpc://localhost:50051", "tcp://a:1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", None, "http://localhost:8000", "grpc://localhost:50051", "tcp://a:1"),
+        *(
+            "localhost",
+            "localhost:",
+            ":50051",
+            "::1:50051",
+            "[::1]",
+            "localhost:0",
+            "localhost:65536",
+            "localhost:http",
+        ),
+        *("localhost:50051/", " localhost:50051", "dns"),
+    ],
+)
 async def test_an_address_that_grpc_cannot_read_is_refused_at_once(address: Any) -> None:
     with pytest.raises(InvalidRequestError, match="address: must be host:port of a gRPC server, not"):
         AsyncClient(address)
 
 
-@pytest.mark.parametrize("address", ["localhost:50051", "[::1]:50051", "dns:///localhost:50051", "unix:///tmp/socket"])
+@pytest.mark.parametrize("address", ["localhost:65535", "[::1]:50051", "dns:///localhost", "unix:/tmp/socket"])
 async def test_addresses_in_the_forms_of_grpc_are_taken(address: str) -> None:
     await AsyncClient(address).close()
 
