@@ -18,6 +18,7 @@ from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
+from typer import TyperException
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typing_extensions import override
 
@@ -27,7 +28,17 @@ _NOTE_STYLE = "dim"
 
 
 class HelpCommand(TyperCommand):
-    """A command with this module's ``--help``."""
+    """A command with this module's ``--help``. Each error of its usage has its context."""
+
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as raised:
+            error: Any = raised
+            if getattr(error, "ctx", ctx) is None:  # typer leaves it out where an option lacks its value
+                error.ctx = ctx
+            raise
 
     @override
     def format_help(self, ctx: Any, formatter: Any) -> None:

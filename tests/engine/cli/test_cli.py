@@ -626,6 +626,9 @@ def test_the_engine_s_process_starts_before_the_server_is_imported() -> None:
         (["serve", "--nope"], "No such option: --nope"),
         (["generate", "a", "--served-model-name", "b"], "No such option: --served-model-name (see"),
         (["bench", "nope"], "No such command 'nope' (see draftline bench --help)"),
+        (["serve", "--port"], "Option '--port' requires an argument (see draftline serve --help)"),
+        (["bench", "plot", "--what"], "Option '--what' requires an argument (see draftline bench plot --help)"),
+        (["serve", "--insecure=3"], "Option '--insecure' does not take a value (see draftline serve --help)"),
         (
             ["serve", "--swap-space", "4"],
             "No such option: --swap-space. Preempted requests are computed again; nothing is swapped (see draftline serve --help)",
