@@ -71,7 +71,8 @@ def chat(
 
     A tool's command gets the model's argument as its last argument, and its output goes back to the model.
 
-    Temperature, top-p and top-k come from the model's generation_config.json where they are not given.
+    Where they are not given, temperature, top-p, top-k, min-p and repetition penalty come from the model's
+    generation_config.json or GGUF file.
 
     **Examples**
 
