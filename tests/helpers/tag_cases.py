@@ -83,10 +83,11 @@ def tag_case(number: int) -> TagCase:
     kind = source.choice(CONSTRAINTS)
     reasoning = source.choice(REASONINGS if kind else REASONINGS[1:])
     open_ended = any(name in json.dumps(kind) for name in ('"$ref"', '\\"$ref\\"'))
+    whitespace = source.choice(["compact", "spaced"])
     constraint = Constraint(
         **kind,
         reasoning=reasoning,
-        whitespace=source.choice(["compact", "spaced"]),
+        **({"whitespace": whitespace} if kind.keys() & {"json_schema", "structural_tag"} else {}),
         close_within_budget=not open_ended and source.random() < 0.5,
     )
     sampling = SamplingParams(

@@ -297,6 +297,7 @@ def test_info_shows_the_model_without_generating() -> None:
                 "--reasoning-* options"
             ),
         ),
+        (["--regex", "a", "--whitespace", "compact"], "--whitespace: without effect where regex is set: whitespace\n"),
         (["--reasoning-end", ""], "--reasoning-end: String should have at least 1 character"),
         (["--schema", "/no/such/file"], "--schema: cannot read /no/such/file: No such file or directory"),
         (["--draft-tokens", "17"], "--draft-tokens: Input should be less than or equal to 16, not 17"),

@@ -107,6 +107,12 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"response_format": {"type": "regex", "pattern": "a"}}, "response_format.type", "'regex'"),
     ("/v1/completions", {"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "missing"),
     ("/v1/completions", {"structured_outputs": {}}, "structured_outputs", "exactly one"),
+    (
+        "/v1/completions",
+        {"structured_outputs": {"regex": "a", "whitespace": "compact"}},
+        "structured_outputs.whitespace",
+        "without effect where regex is set",
+    ),
     ("/v1/completions", {"structural_tag": {}}, "structural_tag", "structured_outputs"),
     ("/v1/completions", {"structured_outputs": {"regx": "a"}}, "structured_outputs.regx", "did you mean regex?"),
     ("/v1/chat/completions", {"max_completion_tokens": 2}, "max_completion_tokens", "set one of"),
