@@ -247,7 +247,8 @@ class _Writer:
         for tag, tool in zip(self._tags, self._tools, strict=True):
             for pointer, value in _walk(tag["content"], found[id(tag)] + "/content"):
                 if value["type"] == "json_schema":
-                    yield f"{pointer}/json_schema", self._place(tool) + value.pop(PLACE, "")
+                    within, place = value.pop(PLACE, ("", ""))
+                    yield f"{pointer}/json_schema{within}", self._place(tool) + place
             yield found[id(tag)], self._place(tool)
         if self._answer is not None:
             answer = found.get(id(self._answer), "")

@@ -6,12 +6,23 @@ import json
 import keyword
 from typing import Any
 
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema.bundling import bundled
+from draftline.structured.json_schema.parsing import escape
+
 _Format = dict[str, Any]
 
 _CONSTANTS = {"True": "true", "False": "false"}
 
 PLACE = "$place"
-"""A member that says where in the tool's schema a value's schema stands. It is not part of the structural tag."""
+"""A member of a value's format: a pointer in its schema, and its place in the tool's. It is no part of the tag."""
+
+_TOOL = "urn:draftline:tool"
+"""The URI of a tool's schema that has none, in the documents of its values."""
+
+_REFERENCES = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
+_NARROWING = _REFERENCES | {"enum", "const", "not", "allOf", "anyOf", "oneOf", "if"}
+"""The keywords that can leave out true or false."""
 
 
 class NoArgumentsError(ValueError):
@@ -42,8 +53,7 @@ def python_arguments(schema: dict[str, Any]) -> _Format:
     required = set(schema.get("required", ()))
     if required - properties.keys():
         raise NoArgumentsError("/required", f"{min(required - properties.keys())!r} is not among the properties")
-    shared: dict[str, Any] = {name: schema[name] for name in ("$defs", "definitions", "$schema") if name in schema}
-    items = [(name, [_const(f"{name}="), _value(name, each, shared)]) for name, each in properties.items()]
+    items = [(name, [_const(f"{name}="), _value(name, each, schema)]) for name, each in properties.items()]
     options: list[_Format] = []
     for first, (name, item) in enumerate(items):
         rest = [_more(other, each, required) for other, each in items[first + 1 :]]
@@ -83,11 +93,34 @@ def _more(name: str, item: list[_Format], required: set[str]) -> _Format:
     return more if name in required else {"type": "optional", "content": more}
 
 
-def _value(name: str, schema: Any, shared: dict[str, Any]) -> _Format:
-    if isinstance(schema, dict) and schema.get("type") == "boolean" and not {"enum", "const"} & schema.keys():
+def _value(name: str, schema: Any, tool: dict[str, Any]) -> _Format:
+    if isinstance(schema, dict) and schema.get("type") == "boolean" and not _NARROWING & schema.keys():
         return {"type": "or", "elements": [_const(text) for text in _CONSTANTS]}
-    whole = {**shared, **schema} if isinstance(schema, dict) else schema
-    return {"type": "json_schema", "json_schema": whole, "close_objects": True, PLACE: f"#/properties/{name}"}
+    document, place = schema, ("", f"#/properties/{name}")
+    dialect = {"$schema": tool["$schema"]} if "$schema" in tool else {}
+    if _refers(schema):
+        document = _within_tool(name, dialect, tool)
+        keyword = next(word for word in ("$defs", "definitions") if word in document)
+        place = (f"/{keyword}/{escape(next(iter(document[keyword])))}", "#")
+    elif isinstance(schema, dict):
+        document = {**dialect, **schema}
+    return {"type": "json_schema", "json_schema": document, "close_objects": True, PLACE: place}
+
+
+def _refers(schema: Any) -> bool:
+    """Whether a schema may have references, whose targets are anywhere in the tool's schema."""
+    text = json.dumps(schema)
+    return any(f'"{keyword}"' in text for keyword in _REFERENCES)
+
+
+def _within_tool(name: str, dialect: dict[str, Any], tool: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a property as a reference into the tool's schema, where all other references keep their targets."""
+    reference = {**dialect, "$ref": f"{_TOOL}#/properties/{name}"}
+    try:
+        document: dict[str, Any] = json.loads(bundled(json.dumps(reference), {_TOOL: json.dumps(tool)}))
+    except InvalidConstraintError as error:
+        raise NoArgumentsError("", str(error).removeprefix(f"{_TOOL}: ")) from None
+    return document
 
 
 def _const(text: str) -> _Format:
