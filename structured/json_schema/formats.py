@@ -63,7 +63,9 @@ def _label(max_length: int) -> str:
 
 # The number of labels of each length bounds the length of a name: 253 characters, 189 in an email address.
 _HOSTNAME: Final = f"(?:(?:{_label(62)}\\.){{0,3}}{_label(62)}|(?:{_label(24)}\\.){{0,9}}{_label(24)})"
-_DOMAIN: Final = f"(?:{_label(30)}\\.){{0,2}}{_label(63)}(?:\\.{_label(30)}){{0,2}}"
+_DOMAIN: Final = (
+    f"(?:(?:{_label(30)}\\.){{0,2}}{_label(63)}(?:\\.{_label(30)}){{0,2}}|(?:{_label(18)}\\.){{0,9}}{_label(18)})"
+)
 _LATIN: Final = "a-z0-9\\u00df-\\u00f6\\u00f8-\\u00ff" + "".join(filter(_is_small, map(chr, range(0x100, 0x180))))
 _IDN: Final = (
     f"{_LATIN}\\u0390\\u03ac-\\u03ce\\u0430-\\u045f\\u10d0-\\u10f0"

@@ -56,6 +56,17 @@ def test_durations_are_read_by_pydantic() -> None:
         assert not walker.accepts(json.dumps(text))
 
 
+def test_the_domain_of_an_email_address_has_up_to_ten_labels() -> None:
+    schema = {"type": "string", "format": "email"}
+    walker = Walker.of_language(json_schema_language(json.dumps(schema)))
+    validator = jsonschema_rs.validator_for(schema, validate_formats=True)
+    longest = "x" * 64 + "@" + ".".join(["y" * 18] * 10)  # 254 characters
+    for text in ("a@mail.eu.corp.example.co.uk", "a@1.2.3.4.5.6.7.8.9.org", "a@" + "b" * 60 + ".c.d", longest):
+        assert validator.is_valid(text), text
+        assert walker.accepts(json.dumps(text)), text
+    assert not walker.accepts(json.dumps(longest + "y"))
+
+
 @pytest.mark.parametrize("name", sorted(_PATTERNS))
 def test_no_string_of_a_format_is_surely_outside(name: str) -> None:
     inside, most = format_set(name), widest_format_set(name)
