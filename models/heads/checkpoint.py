@@ -85,6 +85,9 @@ def open_head(
     maps = {"d2t": (config.draft_vocab_size,), "t2d": (target.config.vocab_size,)}
     scheme = scheme_in(values, str(path))
     own = SafetensorsCheckpoint(source.path, config.layer, shapes | maps, _stored)
+    # Heads of Qwen models often have their target's flag, and an output projection of their own all the same.
+    if config.layer.tied_embeddings and _HEAD not in own:
+        raise ModelLoadError(f"{path}: tie_word_embeddings: true is not supported for heads without {_HEAD}")
     target_ids = _target_ids(own, config, source.path)
     complete = _Completed(with_scales(own, scheme, str(path)), target, target_ids)
     return HeadCheckpoint(config, converted(complete, quantization), target_ids)

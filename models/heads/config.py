@@ -59,7 +59,7 @@ class HeadConfig:
 def is_head_config(values: Mapping[str, object]) -> bool:
     """Whether a ``config.json`` is a head's: it names the algorithm, or a vocabulary of drafts."""
     architectures = values.get("architectures")
-    named = isinstance(architectures, list) and any(str(name).lower().endswith("eagle3") for name in architectures)
+    named = isinstance(architectures, list) and any("eagle3" in str(name).lower() for name in architectures)
     return named or "speculators_model_type" in values or "draft_vocab_size" in values
 
 
@@ -86,8 +86,6 @@ def head_config(values: Mapping[str, object], where: str, target: ModelConfig) -
     parallel = hf.integer(PARALLEL_DRAFTS, 1)
     if layer.num_layers != 1 and parallel == 1:
         raise fields.error("num_hidden_layers", f"{layer.num_layers} is not supported for heads; 1 is")
-    if hf.flag("tie_word_embeddings", False):
-        raise hf.error("tie_word_embeddings", "true is not supported for heads")
     size = hf.integer("target_hidden_size", target.hidden_size)
     if size != target.hidden_size:
         raise hf.error("target_hidden_size", f"{size}, but the target's hidden_size is {target.hidden_size}")
@@ -100,7 +98,7 @@ def head_config(values: Mapping[str, object], where: str, target: ModelConfig) -
     if not inner.flag("use_aux_hidden_state", True):
         raise inner.error("use_aux_hidden_state", "false is not supported; heads read hidden states of several layers")
     return HeadConfig(
-        layer=replace(layer, max_positions=target.max_positions),
+        layer=replace(layer, max_positions=target.max_positions, tied_embeddings=hf.flag("tie_word_embeddings", False)),
         draft_vocab_size=drafted,
         target_hidden_size=size,
         target_layers=_target_layers(hf, inner, target.num_layers),

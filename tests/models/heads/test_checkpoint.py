@@ -73,6 +73,27 @@ def test_a_head_of_all_tokens_needs_no_map_and_no_output_projection(tmp_path: Pa
     loaded(tmp_path)
 
 
+def test_a_flag_of_tied_embeddings_does_not_hide_the_heads_own_output_projection(tmp_path: Path) -> None:
+    """As in heads of Qwen3-4B by SpecForge and AngelSlim, whose flag is their target's."""
+    fields, weights = fields_and_weights(tie_word_embeddings=True)
+    head = opened(write_head(tmp_path, fields, weights))
+    assert torch.equal(head.weights.tensor("lm_head.weight").data, weights["lm_head.weight"])
+    del weights["lm_head.weight"]
+    write_head(tmp_path, fields, weights)
+    message = r"config\.json: tie_word_embeddings: true is not supported for heads without lm_head\.weight"
+    with pytest.raises(ModelLoadError, match=message):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "EAGLE3LlamaForCausalLM"])
+def test_a_head_is_known_by_its_architecture(tmp_path: Path, name: str) -> None:
+    """The field of the vocabulary may be missing: the head drafts all tokens then."""
+    fields = head_fields(TARGET, architectures=[name])
+    del fields["draft_vocab_size"]
+    weights = random_weights(head_config(fields, "head", TARGET))
+    assert opened(write_head(tmp_path, fields, weights)).config.draft_vocab_size == 61
+
+
 def test_t2d_alone_is_a_map(tmp_path: Path) -> None:
     fields, weights = fields_and_weights()
     expected = (torch.arange(37) + weights.pop("d2t")).tolist()
@@ -130,7 +151,6 @@ WRONG_FIELDS: dict[str, tuple[Fields, str]] = {
     "several layers": ({"num_hidden_layers": 2}, "num_hidden_layers: 2 is not supported for heads; 1 is"),
     "another family": ({"model_type": "mixtral"}, "model_type: 'mixtral' is not supported for heads"),
     "another algorithm": ({"speculators_model_type": "mlp"}, "speculators_model_type: 'mlp' is not supported"),
-    "tied": ({"tie_word_embeddings": True}, "tie_word_embeddings: true is not supported for heads"),
     "no hidden states": ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state: false"),
     "a layer too many": (
         {"eagle_aux_hidden_state_layer_ids": [1, 2, 9]},
