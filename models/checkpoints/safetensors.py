@@ -61,6 +61,7 @@ class SafetensorsCheckpoint(Checkpoint):
         config: ModelConfig,
         shapes: Mapping[str, Shape] | None = None,
         stored: Callable[[str], StoredWeight] | None = None,
+        unread: Callable[[str], bool] | None = None,
     ) -> None:
         """Open the folder's files.
 
@@ -69,14 +70,17 @@ class SafetensorsCheckpoint(Checkpoint):
             config: the model's shape.
             shapes: of the weights, where they are not those that ``config`` implies.
             stored: maps a tensor's name in the files to the weight, where it is not the family's map.
+            unread: whether the files may have a tensor, by the weight's name, that ``shapes`` lack; by default all but
+                those of layers.
 
         Raises:
             ModelLoadError: a file is missing or damaged, the index names a tensor that its shard does not have, a
-                weight is there under two names, or a layer has one that ``shapes`` lack.
+                weight is there under two names, or a tensor that ``shapes`` lack may not go unread.
         """
         self.config = config
         self._shapes = weight_shapes(config) if shapes is None else shapes
         stored = stored or FAMILIES[config.family].stored
+        unread = unread or (lambda name: not _is_computed(name, config.num_layers))
         self._folder = folder
         # Of both, transformers takes the single file: the shards may be those of the model that it was made from.
         sharded = (folder / INDEX_FILE).is_file() and not (folder / SINGLE_FILE).is_file()
@@ -93,7 +97,7 @@ class SafetensorsCheckpoint(Checkpoint):
             weight = self._weights.setdefault(as_stored.name, _Weight(name, as_stored.transposed))
             if weight.stored_name != name:
                 raise ModelLoadError(f"{folder}: {name}: is the same weight as {weight.stored_name}")
-            if as_stored.name not in self._shapes and _is_computed(as_stored.name, config.num_layers):
+            if as_stored.name not in self._shapes and not unread(as_stored.name):
                 raise ModelLoadError(f"{self._file_of[name]}: {name}: the configuration implies no such tensor")
 
     @override

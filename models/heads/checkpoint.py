@@ -32,6 +32,10 @@ from draftline.quant.tensor import RawTensor
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _OWN_LAYER = re.compile(r"^(?:model\.)?(?:midlayer|layers\.(\d+))\.")
 _OWN_TABLE = re.compile(r"^(?:model\.)?(embed_tokens|norm)\.")
+_UNREAD = re.compile(r"verifier_.*|.*_scale(_inv)?|.*\.inv_freq")
+"""Tensors without a part of their own in a head's arithmetic: copies of the target's, scales, and rotary frequencies.
+
+Any other one means another network: parallel drafts, more norms, a bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,9 @@ def open_head(
         return HeadCheckpoint(config, converted(weights, quantization), torch.arange(config.draft_vocab_size))
     maps = {"d2t": (config.draft_vocab_size,), "t2d": (target.config.vocab_size,)}
     scheme = scheme_in(values, str(path))
-    own = SafetensorsCheckpoint(source.path, config.layer, shapes | maps, _stored)
+    own = SafetensorsCheckpoint(
+        source.path, config.layer, shapes | maps, _stored, lambda name: bool(_UNREAD.fullmatch(name))
+    )
     # Heads of Qwen models often have their target's flag, and an output projection of their own all the same.
     if config.layer.tied_embeddings and _HEAD not in own:
         raise ModelLoadError(f"{path}: tie_word_embeddings: true is not supported for heads without {_HEAD}")

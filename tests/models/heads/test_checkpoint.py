@@ -194,6 +194,10 @@ def without(name: str) -> Callable[[Weights], None]:
     return lambda weights: weights.pop(name) is None  # type: ignore[return-value]
 
 
+def beside(name: str) -> Callable[[Weights], None]:
+    return lambda weights: weights.update({name: torch.zeros(3, 3)})
+
+
 WRONG_TENSORS: dict[str, tuple[Callable[[Weights], None], str]] = {
     "d2t beyond the vocabulary": (shifted, "d2t: names token .*, and the target's vocabulary has 61"),
     "d2t twice": (doubled, "d2t: has 36 different tokens, and draft_vocab_size is 37"),
@@ -210,6 +214,20 @@ WRONG_TENSORS: dict[str, tuple[Callable[[Weights], None], str]] = {
     "output projection": (wider("lm_head.weight"), r"lm_head.weight: has shape \[38, 32\]"),
     "no fusion": (without("fc.weight"), "fc.weight: not in this checkpoint"),
     "no layer": (without("model.layers.0.mlp.up_proj.weight"), "up_proj.weight: not in this checkpoint"),
+    "a second layer": (
+        beside("layers.1.mlp.up_proj.weight"),
+        r"layers\.1\.mlp\.up_proj\.weight: the configuration implies no",
+    ),
+    "a bias": (beside("fc.bias"), r"model\.safetensors: fc\.bias: the configuration implies no such tensor"),
+    "a norm that no field names": (
+        beside("input_norm.weight"),
+        r"input_norm\.weight: the configuration implies no such",
+    ),
+    "P-EAGLE": (beside("mask_hidden"), "mask_hidden: the configuration implies no such tensor"),
+    "ModelOpt's parallel heads": (
+        beside("parallel_draft_heads.lm_head.weight"),
+        r"parallel_draft_heads\.lm_head\.weight: the configuration implies no such tensor",
+    ),
 }
 
 
@@ -221,6 +239,12 @@ def test_wrong_tensors_are_named(tmp_path: Path, name: str) -> None:
     write_head(tmp_path, fields, weights)
     with pytest.raises(ModelLoadError, match=message):
         loaded(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["verifier_lm_head.weight", "layers.0.self_attn.rotary_emb.inv_freq"])
+def test_tensors_that_no_head_computes_with_may_be_there(tmp_path: Path, name: str) -> None:
+    fields, weights = fields_and_weights()
+    loaded(write_head(tmp_path, fields, weights | {name: torch.zeros(3, 3)}))
 
 
 def test_no_map_at_all(tmp_path: Path) -> None:
