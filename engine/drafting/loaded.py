@@ -40,6 +40,10 @@ _WORTH_TWO_SUMS = 20 << 20
 of the head."""
 
 
+_FUSION = "fc.weight"
+"""A tensor that every EAGLE head has, and no model."""
+
+
 class LoadedDraft(Protocol):
     """The weights of a drafter, which is built once it is known how many blocks there are."""
 
@@ -171,6 +175,11 @@ def load_draft(
     checkpoint = open_draft_checkpoint(
         name, target, load_format=config.load_format, quantization=config.draft_quantization, device=device
     )
+    if _FUSION in checkpoint:
+        raise ModelLoadError(
+            f"draft_model: {name}: {_FUSION}: this is a head, but no EAGLE-3 head, the only kind that is supported: its "
+            "config.json has no draft_vocab_size, and no architecture with Eagle3 in its name"
+        )
     check_weights(name, checkpoint, device, "draft_quantization")
     mine, its = checkpoint.config.vocab_size, target.config.vocab_size
     if mine != its:

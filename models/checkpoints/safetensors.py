@@ -140,7 +140,10 @@ def _is_computed(name: str, num_layers: int) -> bool:
 def _single(folder: Path) -> dict[str, Path]:
     path = folder / SINGLE_FILE
     if not path.is_file():
-        raise ModelLoadError(f"{folder}: holds neither {SINGLE_FILE} nor {INDEX_FILE}")
+        raise ModelLoadError(
+            f"{folder}: holds neither {SINGLE_FILE} nor {INDEX_FILE}; "
+            "weights in pytorch_model.bin have to be converted to safetensors"
+        )
     return dict.fromkeys(_open(path).keys(), path)
 
 

@@ -95,7 +95,7 @@ def open_head(
     if config.layer.tied_embeddings and _HEAD not in own:
         raise ModelLoadError(f"{path}: tie_word_embeddings: true is not supported for heads without {_HEAD}")
     target_ids = _target_ids(own, config, source.path)
-    complete = _Completed(with_scales(own, scheme, str(path)), target, target_ids)
+    complete = _Completed(with_scales(own, scheme, str(path)), target, target_ids, source.path)
     return HeadCheckpoint(config, converted(complete, quantization), target_ids)
 
 
@@ -130,9 +130,9 @@ def _target_ids(own: Checkpoint, config: HeadConfig, folder: Path) -> Tensor:
 class _Completed(Checkpoint):
     """A head's weights, with embedding and output projection from its target where the head has none."""
 
-    def __init__(self, own: Checkpoint, target: Checkpoint, target_ids: Tensor) -> None:
+    def __init__(self, own: Checkpoint, target: Checkpoint, target_ids: Tensor, folder: Path) -> None:
         self.config: ModelConfig = own.config
-        self._own, self._target, self._target_ids = own, target, target_ids
+        self._own, self._target, self._target_ids, self._folder = own, target, target_ids, folder
 
     @override
     def __contains__(self, name: str) -> bool:
@@ -142,6 +142,12 @@ class _Completed(Checkpoint):
     def tensor(self, name: str) -> RawTensor:
         if name in self._own or name not in (_EMBEDDING, _HEAD):
             return self._own.tensor(name)
+        has, wanted = self._target.config.hidden_size, self.config.hidden_size
+        if has != wanted:
+            raise ModelLoadError(
+                f"{self._folder}: {name}: not in this checkpoint, and the target's has {has} columns: "
+                f"a head with a hidden_size of {wanted} needs its own"
+            )
         if name == _EMBEDDING:
             return self._target.tensor(name)
         raw = self._target.tensor(_EMBEDDING if self._target.config.tied_embeddings else name)

@@ -52,6 +52,16 @@ def test_a_head_is_rank_zeros_alone(tmp_path: Path) -> None:
         load_draft(shared, target, ReferenceOps(), torch.float32, device)
 
 
+def test_a_head_of_another_kind_is_refused_as_a_head(tmp_path: Path) -> None:
+    """Those of EAGLE and EAGLE-2 have a Llama model's config.json, and no norms before their layer."""
+    fields = head_fields(architectures=["LlamaForCausalLM"])
+    del fields["draft_vocab_size"]
+    write_head(tmp_path, fields, {"fc.weight": torch.zeros(32, 64), "fc.bias": torch.zeros(32)})
+    config = EngineConfig(model="target", draft_model=str(tmp_path))
+    with pytest.raises(ModelLoadError, match=r"fc\.weight: this is a head, but no EAGLE-3 head, .*no draft_vocab_size"):
+        load_draft(config, RandomCheckpoint(CONFIG, std=0.3), ReferenceOps(), torch.float32, torch.device("cpu"))
+
+
 @pytest.mark.parametrize(
     ("device", "inner", "size", "ranks"),
     [

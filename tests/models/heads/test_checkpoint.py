@@ -60,6 +60,16 @@ def test_a_head_without_an_embedding_takes_its_targets(tmp_path: Path) -> None:
     loaded(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_a_head_of_another_width_needs_its_own_tables(tmp_path: Path, name: str) -> None:
+    fields, weights = fields_and_weights(hidden_size=32)
+    del weights[name]
+    write_head(tmp_path, fields, weights)
+    message = f"{name}: not in this checkpoint, and the target's has 24 columns: a head with a hidden_size of 32 needs"
+    with pytest.raises(ModelLoadError, match=message):
+        loaded(tmp_path)
+
+
 def test_a_head_of_all_tokens_needs_no_map_and_no_output_projection(tmp_path: Path) -> None:
     fields = head_fields(TARGET, draft_vocab_size=61, hidden_size=TARGET.hidden_size)
     weights = random_weights(head_config(fields, "head", TARGET))
