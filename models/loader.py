@@ -26,6 +26,7 @@ from draftline.models.errors import ModelLoadError
 from draftline.models.families import config_from_hf
 from draftline.models.gguf.checkpoint import GGUFCheckpoint
 from draftline.models.gguf.file import open_gguf
+from draftline.models.heads.config import is_head_config
 from draftline.quant import CONVERT
 
 _HOST = torch.device("cpu")
@@ -115,6 +116,10 @@ def _folder_config(source: ModelSource) -> ModelConfig:
 
 def _open_folder(source: ModelSource) -> Checkpoint:
     values, where = _folder_values(source)
+    if is_head_config(values):
+        raise ModelLoadError(
+            f"{where}: this is a draft head, which cannot be loaded by itself, only as the draft model of its target"
+        )
     draft_of = read_draft_of(values, where)
     if draft_of is not None and draft_of.shared:
         raise ModelLoadError(

@@ -18,6 +18,7 @@ from draftline.models.errors import ModelLoadError
 from draftline.models.heads.checkpoint import HeadCheckpoint, open_head
 from draftline.models.heads.config import head_config, head_shapes
 from draftline.models.heads.eagle3 import Eagle3Head
+from draftline.models.loader import open_checkpoint
 
 TARGET = llama(vocab_size=61, hidden_size=24, num_layers=8)
 Weights = dict[str, Tensor]
@@ -143,6 +144,14 @@ def test_projections_are_converted_on_loading(tmp_path: Path, quantization: str)
     exact = loaded(tmp_path).fuse(states.clone())
     assert not torch.equal(head.fuse(states.clone()), exact)
     torch.testing.assert_close(head.fuse(states.clone()), exact, atol=0.5, rtol=0.2)
+
+
+@pytest.mark.parametrize("form", [dict, in_speculators_format], ids=["eagle", "speculators"])
+def test_a_head_is_no_model_by_itself(tmp_path: Path, form: Callable[[Fields], Fields]) -> None:
+    fields, weights = fields_and_weights()
+    write_head(tmp_path, form(fields), weights)
+    with pytest.raises(ModelLoadError, match=r"config\.json: this is a draft head, .* only as the draft model of its"):
+        open_checkpoint(str(tmp_path))
 
 
 def test_other_models_are_no_heads(tmp_path: Path) -> None:
