@@ -63,6 +63,9 @@ def train_draft(
     typer.echo(f"On held-out prompts, with {training.measured_drafts} draft tokens per verification:")
     for drafter, by_kind in measured.items():
         for kind, found in by_kind.items():
+            if not found.verifies:
+                typer.echo(f"{drafter:12} {kind:8} not measured: no held-out answers of two tokens or more")
+                continue
             rates = " ".join(f"{rate:.0%}" for rate in found.rates)
             typer.echo(
                 f"{drafter:12} {kind:8} {found.length:.3f} tokens per verification; accepted by position {rates}"

@@ -112,9 +112,11 @@ def written_samples(
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     samples = Samples.of(written)
-    if not samples.part(Split.CHOOSE):
+    # The prompt's forward pass decides an answer's first token: drafts begin with the second.
+    if all(sample.answer_len < 2 for sample in samples.part(Split.CHOOSE)):
         raise UsageError(
-            f"--model: {engine.model}: has no whole answer to a held-out prompt, by which to choose a checkpoint"
+            f"--model: {engine.model}: has no whole answer of two tokens or more to a held-out prompt, by which to "
+            "choose a checkpoint"
         )
     return samples
 

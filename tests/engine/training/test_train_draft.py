@@ -223,10 +223,24 @@ def test_a_full_disk_is_one_line(target: Path, trained: Trained, tmp_path: Path,
     assert (again.exit_code, (draft / name).exists()) == (0, True), again.output
 
 
-def test_a_target_without_held_out_answers_is_refused(target: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["model", "eagle3"])
+def test_a_target_without_held_out_answers_is_refused(target: Path, tmp_path: Path, kind: str) -> None:
+    """Before the training. Drafts begin with an answer's second token, so answers of one token choose no checkpoint."""
+    answers, trained = tmp_path / "answers.npz", Sample(np.zeros(700, np.int32), 2, Kind.GENERAL, Split.TRAIN)
+    one_token = Sample(np.zeros(3, np.int32), 2, Kind.GENERAL, Split.CHOOSE)
+    for held_out in (replace(one_token, split=Split.REPORT), one_token):
+        Samples.of([trained, held_out]).save(answers)
+        result = run(tmp_path / "draft", *small(target), "--samples", answers, "--kind", kind)
+        message = "has no whole answer of two tokens or more to a held-out prompt"
+        assert (result.exit_code, message in result.stderr) == (2, True), result.output
+
+
+def test_a_kind_without_held_out_answers_is_not_measured(target: Path, trained: Trained, tmp_path: Path) -> None:
     answers = tmp_path / "answers.npz"
-    Samples.of([Sample(np.zeros(700, np.int32), 2, Kind.GENERAL, split) for split in (Split.TRAIN, Split.REPORT)]).save(
-        answers
-    )
-    result = run(tmp_path / "draft", *small(target), "--samples", answers)
-    assert (result.exit_code, "has no whole answer to a held-out prompt" in result.stderr) == (2, True), result.output
+    held_out = (Split.CHOOSE, Kind.GENERAL), (Split.REPORT, Kind.GENERAL)
+    samples = [s for s in Samples.load(trained.answers) if s.split is Split.TRAIN or (s.split, s.kind) in held_out]
+    Samples.of(samples).save(answers)
+    result = run(tmp_path / "draft", *small(target), "--samples", answers, "--epochs", 1, "--evaluations", 1)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"draft model +general +\d\.\d{3} tokens per verification", result.stdout)
+    assert re.search(r"draft model +json +not measured: no held-out answers", result.stdout)
