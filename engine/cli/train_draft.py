@@ -9,6 +9,10 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
+from draftline.engine.bench.plots.canvas import check_plot
+from draftline.engine.bench.plots.choose import plotted_fields
+from draftline.engine.bench.plots.training import plot_training
+from draftline.engine.bench.report.results import read_results
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
@@ -17,6 +21,9 @@ from draftline.engine.training.config import TrainDraftConfig
 
 def train_draft(
     output: Annotated[Path, typer.Argument(help="the folder for the draft model")],
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="plot losses and acceptance lengths to this file")
+    ] = None,
     *,
     training: TrainDraftConfig,
     engine: EngineConfig,
@@ -25,17 +32,21 @@ def train_draft(
 
     The draft model has a few of the model's layers, and shares its embeddings. A head (`--kind eagle3`) has one layer,
     and reads the model's hidden states. A parallel head (`--kind parallel`) drafts all tokens in one pass. The
-    checkpoint with the longest acceptance on held-out prompts is kept, and compared with n-gram lookup. Training is
-    made for a GPU: a model of 135 million parameters takes some minutes there.
+    checkpoint with the longest acceptance on held-out prompts is kept, and compared with n-gram lookup. The folder has
+    losses and acceptance lengths in `curve.jsonl`, and `--plot` draws them. Training is made for a GPU: a model of 135
+    million parameters takes some minutes there.
 
     **Examples**
 
     - `draftline train-draft ./smollm2-draft`
-    - `draftline train-draft ./head --kind eagle3 --samples answers.npz --stop-after 600`
+    - `draftline train-draft ./head --kind eagle3 --samples answers.npz --stop-after 600 --plot ./head/curve.svg`
     - `draftline train-draft ./draft --model ./Qwen3-0.6B --layers 0 --layers 13 --layers 27 --samples answers.npz`
     """
+    if plot is not None:
+        check_plot(plot, made=output)
     find_models(engine)
     # Imported here, since it imports torch.
+    from draftline.engine.training.curve import CURVE
     from draftline.engine.training.train import train_draft_model
     from draftline.engine.training.train_head import train_head
 
@@ -60,6 +71,8 @@ def train_draft(
             raise UsageError(f"{error.filename}: cannot be written: {error.strerror}") from error
         size = (output / "model.safetensors").stat().st_size
         report(f"{output}: {size / 1e6:.1f} MB of weights")
+    if plot is not None:
+        plot_training(read_results(output / CURVE, plotted_fields), plot)
     typer.echo(f"On held-out prompts, with {training.measured_drafts} draft tokens per verification:")
     for drafter, by_kind in measured.items():
         for kind, found in by_kind.items():

@@ -15,6 +15,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.llm import LLM
 from draftline.engine.training.config import TrainDraftConfig
+from draftline.engine.training.curve import Curve, last_point
 from draftline.engine.training.folder import check_folder, make_folder, write_record
 from draftline.engine.training.samples import SamplePlan, trained_tokens, write_samples
 from draftline.models.checkpoints.draft_folder import write_draft_folder
@@ -34,7 +35,8 @@ def train_draft_model(
     """Train a draft model, and write it to a folder with a ``training.json`` that records how it was made.
 
     Args:
-        output: the folder; see `draftline.models.checkpoints.draft_folder`.
+        output: the folder; see `draftline.models.checkpoints.draft_folder`. It has the losses and acceptance lengths in
+            ``curve.jsonl``, too.
         training: the options of the training.
         engine: the target, and the options of the engine that writes its answers.
         report: receives lines of progress.
@@ -67,7 +69,7 @@ def train_draft_model(
         tokenizer = engine.tokenizer or engine.model
         write_draft_folder(output, draft.config, draft.weights(), target=engine.model, tokenizer=tokenizer)
 
-    _train(target, draft, samples, training, write, report, on_step)
+    _train(output, target, draft, samples, training, write, report, on_step)
     kept = Draft.from_checkpoint(target, open_draft_checkpoint(str(output), checkpoint))
     held_out = samples.part(Split.REPORT)
     measured = {
@@ -132,6 +134,7 @@ def _check_fit(samples: Sequence[Sample], target: ModelConfig, where: str, model
 
 
 def _train(
+    output: Path,
     target: FrozenTarget,
     draft: Draft,
     samples: Samples,
@@ -140,22 +143,15 @@ def _train(
     report: Callable[[str], None],
     on_step: OnStep,
 ) -> None:
-    """Train, and ``write`` the draft whenever its acceptance length is the best so far."""
-    schedule = schedule_of(training)
-    choose = samples.part(Split.CHOOSE)
-    best = 0.0
+    """Train, and ``write`` the draft whenever its acceptance length is the best so far. The curve is in ``output``."""
+    schedule, choose, curve = schedule_of(training), samples.part(Split.CHOOSE), Curve()
     for progress in train(target, draft, samples.part(Split.TRAIN), schedule, on_step):
         measured = measure(choose, lambda part: draft_acceptance(draft, target, part, training.measured_drafts))
-        score = sum(acceptance.length for acceptance in measured.values())
-        kept = score > best
+        kept = curve.add(progress, measured)
         if kept:
-            best = score
             write()
-        lengths = ", ".join(f"{kind} {found.length:.3f}" for kind, found in measured.items())
-        report(
-            f"step {progress.step} of {progress.steps}: loss {progress.loss:.4f}, acceptance length {lengths}"
-            + (", kept" if kept else "")
-        )
+        curve.write(output)
+        report(last_point(curve, kept=kept))
 
 
 def target_device(engine: EngineConfig) -> tuple[torch.device, torch.dtype]:

@@ -1,7 +1,7 @@
 """``train_head``: from a target to the folder of an EAGLE-3 head or a parallel head, in one run or in several.
 
-A run that stops keeps its state in the folder: weights, optimizer, the best acceptance so far and the curve. The next
-run with the same options continues from there. The answers are kept by ``samples``.
+A run that stops keeps its state in the folder: weights, optimizer and the curve so far. The next run with the same
+options continues from there. The answers are kept by ``samples``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.training.config import TrainDraftConfig
+from draftline.engine.training.curve import Curve, last_point
 from draftline.engine.training.folder import check_folder, write_record
 from draftline.engine.training.train import acceptance_record, measure, schedule_of, target_device, written_samples
 from draftline.models.checkpoints.checkpoint import Checkpoint
@@ -44,7 +45,7 @@ from draftline.spec.train_draft.head import (
 from draftline.spec.train_draft.samples import Samples, Split
 from draftline.spec.train_draft.sharpness import best_sharpness, sharpened
 
-STATE, CURVE = "training-state.pt", "curve.jsonl"
+STATE = "training-state.pt"
 _SAME = ("target_layers", "parallel_drafts", "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _SAME_IN_LAYERS = (
     *("num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim"),
@@ -184,11 +185,10 @@ class _Run:
     ) -> None:
         """Train, and write the head whenever its acceptance length is the best so far."""
         training, choose = self._training, samples.part(Split.CHOOSE)
-        optimiser = Optimiser(head, target.head.device)
-        best, curve = 0.0, list[dict[str, object]]()
+        optimiser, curve = Optimiser(head, target.head.device), Curve()
         if state is not None:
             optimiser.restore(state["optimiser"])
-            best, curve, self.finished = state["best"], state["curve"], state["finished"]
+            curve, self.finished = Curve(state["curve"]), state["finished"]
             self._report(f"continues after step {optimiser.step}")
         if self.finished:
             return
@@ -203,13 +203,9 @@ class _Run:
             on_step,
         ):
             measured = measure(choose, lambda part: head_acceptance(head, target, part, training.measured_drafts))
-            score = sum(found.length for found in measured.values())
-            kept = score > best
-            point = {kind: round(found.length, 4) for kind, found in measured.items()}
-            curve.append({"step": progress.step, "steps": progress.steps, "loss": progress.loss, "acceptance": point})
+            kept = curve.add(progress, measured)
             if kept:
-                best = score
-                sharpness = curve[-1]["sharpness"] = best_sharpness(head, target, choose)
+                sharpness = curve.points[-1]["sharpness"] = best_sharpness(head, target, choose)
                 weights = sharpened(head.weights(), sharpness)
                 write_head_folder(
                     self._output,
@@ -219,23 +215,18 @@ class _Run:
                     fp8_projection=training.output_projection == "fp8",
                 )
             self.finished = progress.ended
-            self._save(optimiser, best, curve)
-            lengths = ", ".join(f"{kind} {length:.3f}" for kind, length in point.items())
-            self._report(
-                f"step {progress.step} of {progress.steps}: loss {progress.loss:.4f}, acceptance length {lengths}"
-                + (", kept" if kept else "")
-            )
+            self._save(optimiser, curve)
+            self._report(last_point(curve, kept=kept))
 
-    def _save(self, optimiser: Optimiser, best: float, curve: list[dict[str, object]]) -> None:
+    def _save(self, optimiser: Optimiser, curve: Curve) -> None:
         state = {
             "options": _options(self._training, self._engine),
             "optimiser": optimiser.state(),
-            "best": best,
-            "curve": curve,
+            "curve": curve.points,
             "finished": self.finished,
         }
         # Not to the file itself: where it cannot be written, torch's own error says nothing of it.
         content = io.BytesIO()
         torch.save(state, content)
         write_file(self._output / STATE, content.getvalue())
-        write_file(self._output / CURVE, "".join(json.dumps(point) + "\n" for point in curve).encode())
+        curve.write(self._output)

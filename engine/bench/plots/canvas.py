@@ -23,8 +23,8 @@ def name_percentiles(axes: Any) -> None:
     axes.legend(handles=lines, fontsize="small", frameon=False)
 
 
-def check_plot(path: Path, option: str = "--plot") -> None:
-    """Check that a plot can be drawn to ``path``, before a long measurement.
+def check_plot(path: Path, option: str = "--plot", made: Path | None = None) -> None:
+    """Check that a plot can be drawn to ``path``, before a long measurement, which makes the folder ``made``.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -36,7 +36,7 @@ def check_plot(path: Path, option: str = "--plot") -> None:
         raise MissingExtraError(option, "bench") from error
     if path.suffix != ".svg":
         raise UsageError(f"{option}: {path}: a plot is an SVG file, whose name ends in .svg")
-    if path.is_dir() or not path.parent.is_dir():
+    if path.is_dir() or not (path.parent.is_dir() or path.parent == made):
         problem = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise UsageError(f"{option}: {path}: {problem}")
 

@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from draftline.engine.bench.plots import ablation, memory, sweep, turns
+from draftline.engine.bench.plots import ablation, memory, sweep, training, turns
 from draftline.engine.bench.plots.ablation import plot_ablation
 from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.plots.sweep import plot_sweep
+from draftline.engine.bench.plots.training import is_one_training, plot_training
 from draftline.engine.bench.plots.turns import has_turns, plot_turns
 from draftline.engine.bench.report.fields import Field
 
@@ -21,7 +22,7 @@ Draw = Callable[[Path], None]
 AXES = ("clients", "rate", "prompt_len", "output_len")
 """Fields that loads are plotted over. Of a sweep over several, the first counts."""
 
-NAMES = ("load", "turns", "ablation", "memory")
+NAMES = ("load", "turns", "ablation", "memory", "training")
 
 
 def plotted_fields(line: Line) -> Iterator[Field]:
@@ -37,6 +38,8 @@ def plotted_fields(line: Line) -> Iterator[Field]:
                 yield from ablation.MEASURED
         case "memory":
             yield from memory.FIELDS
+        case "training":
+            yield from training.fields(line)
 
 
 def plots_of(lines: Sequence[Line]) -> dict[str, Draw]:
@@ -55,4 +58,7 @@ def plots_of(lines: Sequence[Line]) -> dict[str, Draw]:
         found["ablation"] = partial(plot_ablation, ablations)
     if memories := [line for line in lines if line.get("benchmark") == "memory"]:
         found["memory"] = partial(plot_memory, memories)
+    trainings = [line for line in lines if line.get("benchmark") == "training"]
+    if trainings and is_one_training(trainings):
+        found["training"] = partial(plot_training, trainings)
     return found

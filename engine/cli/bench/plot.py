@@ -15,18 +15,21 @@ from draftline.engine.errors import UsageError
 
 
 def plot(
-    results: Annotated[list[Path], typer.Argument(metavar="RESULTS…", help="JSON lines of draftline bench or profile")],
+    results: Annotated[
+        list[Path], typer.Argument(metavar="RESULTS…", help="JSON lines of draftline bench, profile or train-draft")
+    ],
     output: Annotated[Path, typer.Option(metavar="FILE.svg", help="the file to write")],
     what: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"of {', '.join(NAMES)}; needed where results allow several")
     ] = None,
 ) -> None:
-    """Plot results: load by clients, rate or length; latency by turn; ablations; memory by batch size.
+    """Plot results: load by clients, rate or length; latency by turn; ablations; memory by batch size; a training.
 
     **Examples**
 
     - `draftline bench plot results.jsonl --output load.svg`
     - `draftline bench plot results.jsonl --what turns --output turns.svg`
+    - `draftline bench plot ./head/curve.jsonl --output curve.svg`
     """
     check_plot(output, "--output")
     check_not_read(output, results)

@@ -16,6 +16,7 @@ from draftline.engine.bench.plots.canvas import canvas, check_plot
 from draftline.engine.bench.plots.choose import NAMES, plots_of, plotted_fields
 from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.plots.sweep import plot_sweep
+from draftline.engine.bench.plots.training import plot_training
 from draftline.engine.bench.plots.turns import plot_turns
 from draftline.engine.bench.report.results import read_results
 from draftline.engine.cli import app
@@ -55,6 +56,10 @@ def memory(rows: int, running: int, **fields: Any) -> dict[str, Any]:
 
 LOADS = [load(10.0 * clients, clients=clients) for clients in (1, 2, 4)]
 ABLATIONS = [variant("baseline", "", 0.0), variant("graphs", "off", -0.5), variant("drafts", "ngram", 0.01)]
+TRAINING: list[dict[str, Any]] = [
+    {"benchmark": "training", "step": step, "steps": 30, "loss": loss, "acceptance": {"general": length, "json": 2.5}}
+    for step, loss, length in ((1, 6.0, 1.2), (10, math.nan, 2.2), (20, 0.8, 2.1))
+]
 MEMORY = [memory(1, 1), memory(16, 16), memory(64, 64), memory(65, 64, cache_free=0)]
 
 
@@ -71,6 +76,8 @@ def texts(path: Path) -> set[str]:
         ([*LOADS, agents()], ["load", "turns"]),
         (ABLATIONS, ["ablation"]),
         (MEMORY, ["memory"]),
+        (TRAINING, ["training"]),
+        (TRAINING * 2, []),
         ([load(1.0), LOADS[0]], []),
         ([{"benchmark": "throughput"}, {}], []),
     ],
@@ -129,6 +136,11 @@ def test_memory_is_stacked_for_each_model(tmp_path: Path) -> None:
     assert {"m", "other", "65", "weights", "cache", "reserved", "GiB", "sequences of 4,096 tokens"} <= texts(path)
 
 
+def test_a_training_has_its_loss_and_the_lengths_of_each_kind(tmp_path: Path) -> None:
+    plot_training(TRAINING, tmp_path / "out.svg")
+    assert {"loss", "step", "general", "json", "kept"} <= texts(tmp_path / "out.svg")
+
+
 # By default every fourth file.
 @pytest.mark.parametrize(
     "path",
@@ -169,7 +181,7 @@ def test_the_command_draws_files_of_results(tmp_path: Path) -> None:
         ([*LOADS, agents()], (), "--what: choose one of load, turns"),
         (LOADS, ("--what", "memory"), "has no results for memory"),
         (LOADS, ("--what", "cake"), "--what: cake: not one of"),
-        ([load(1.0)], (), "has no results for load or turns or ablation or memory"),
+        ([load(1.0)], (), "has no results for load or turns or ablation or memory or training"),
     ],
 )
 def test_what_cannot_be_drawn_is_named(
@@ -196,6 +208,9 @@ def test_what_cannot_be_drawn_is_named(
         (ABLATIONS, {"first_token_change": []}, "first_token_change: must be a finite number, not []"),
         (MEMORY, {"rows": "16"}, 'rows: must be a finite number, not "16"'),
         (MEMORY, {"weights": None}, "weights: is missing"),
+        (TRAINING, {"step": None}, "step: is missing"),
+        (TRAINING, {"acceptance": [2.0]}, "acceptance: must be an object, not [2.0]"),
+        (TRAINING, {"acceptance": {"json": "long"}}, 'acceptance.json: must be a finite number, not "long"'),
     ],
 )
 def test_a_damaged_field_is_named(

@@ -65,7 +65,8 @@ class Trained:
 def trained(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("trained")
     draft, answers = folder / "draft", folder / "answers.npz"
-    result = run(draft, *small(target), "--epochs", 2, "--evaluations", 2, "--samples", answers)
+    plot = draft / "curve.svg"  # in a folder that the training makes
+    result = run(draft, *small(target), "--epochs", 2, "--evaluations", 2, "--samples", answers, "--plot", plot)
     return Trained(draft, answers, result)
 
 
@@ -101,6 +102,11 @@ def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, train
     facts = json.loads((draft / "training.json").read_text())
     assert facts["layers"] == [0, 2]
     assert facts["acceptance"]["draft model"]["json"]["length"] >= 1
+    curve = [json.loads(line) for line in (draft / "curve.jsonl").read_text().splitlines()]
+    assert [point["step"] for point in curve] == sorted({point["step"] for point in curve})
+    assert curve[-1]["step"] == curve[-1]["steps"]
+    assert all(set(point["acceptance"]) == {"general", "json"} for point in curve)
+    assert "acceptance length on held-out prompts" in (draft / "curve.svg").read_text()
 
     again = run(tmp_path / "again", *small(target), "--epochs", 2, "--evaluations", 2, "--samples", answers)
     assert again.exit_code == 0
@@ -111,6 +117,14 @@ def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, train
     refused = CliRunner().invoke(app, ["generate", "x", "--model", str(draft), "--device", "cpu"])
     assert refused.exit_code == 1
     assert "draft_of" in refused.stderr
+
+
+def test_a_plot_that_cannot_be_drawn_is_refused_before_the_training(target: Path, tmp_path: Path) -> None:
+    for plot, problem in (("missing/curve.svg", "there is no folder"), ("curve.png", "a plot is an SVG file")):
+        result = run(tmp_path / "draft", *small(target), "--plot", tmp_path / plot)
+        assert result.exit_code == 2
+        assert problem in " ".join(result.stderr.split())
+        assert not (tmp_path / "draft").exists()
 
 
 def test_a_saved_draft_gives_its_logits_again(target: Path, trained: Trained) -> None:
