@@ -52,6 +52,7 @@ ELSEWHERE = frozenset(
             "trace.json",
             "results.json",
             "curve.jsonl",
+            "curve.svg",
             "question.jsonl",
             "/openapi.json",
             "in.jsonl",

@@ -39,7 +39,7 @@ def train_draft(
     **Examples**
 
     - `draftline train-draft ./smollm2-draft`
-    - `draftline train-draft ./head --kind eagle3 --samples answers.npz --stop-after 600 --plot ./head/curve.svg`
+    - `draftline train-draft ./head --kind eagle3 --samples answers.npz --stop-after 600 --plot curve.svg`
     - `draftline train-draft ./draft --model ./Qwen3-0.6B --layers 0 --layers 13 --layers 27 --samples answers.npz`
     """
     if plot is not None:

@@ -29,7 +29,7 @@ def plot(
 
     - `draftline bench plot results.jsonl --output load.svg`
     - `draftline bench plot results.jsonl --what turns --output turns.svg`
-    - `draftline bench plot ./head/curve.jsonl --output curve.svg`
+    - `draftline bench plot curve.jsonl --output curve.svg`
     """
     check_plot(output, "--output")
     check_not_read(output, results)
