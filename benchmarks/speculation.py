@@ -19,7 +19,8 @@ error.
   each draft is accepted by chance, at a rate that gives --acceptance-length (the mean number of tokens that a verify
   step decides, if all draft_tokens are drafted). Such results are marked ``synthetic``.
 
-Results are JSON lines, on standard output or in --output; a table of them goes to standard error, a plot to --plot.
+Results are JSON lines, on standard output or in --output; a table of them goes to standard error, a plot to --plot. A second
+table has what adaptive draft lengths have measured at the start: how long steps take, by drafts.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
 from draftline.engine.bench.lines import json_line
 from draftline.engine.bench.provenance import Conditions
-from draftline.engine.bench.speculation.compare import measure, table
+from draftline.engine.bench.speculation.compare import measure, tables
 from draftline.engine.bench.speculation.engines import in_own_process, running
 from draftline.engine.bench.speculation.prompts import (
     SpecBenchQuestion,
@@ -211,7 +212,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                             out.flush()
             finally:
                 if results:
-                    Console(stderr=True, width=140).print(table(results))
+                    for table in tables(results):
+                        Console(stderr=True, width=140).print(table)
     if arguments.plot is not None:
         plot(results, arguments.plot)
     if any(result["different_answers"] for result in results if not result["synthetic"]):

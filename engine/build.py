@@ -197,7 +197,9 @@ def _build(
         facts=facts,
         blocks=sizes.blocks,
     )
-    info = _engine_info(target, devices, language, parts.drafter, sizes, memory, fingerprint)
+    info = _engine_info(
+        target, devices, language, parts.drafter, sizes, memory, fingerprint, loaded.drafting.step_costs
+    )
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
         info.model, time.monotonic() - started, info.quantization, info.dtype, info.device, info.cache_blocks, info.block_size,
@@ -282,6 +284,7 @@ def _engine_info(
     sizes: Sizes,
     memory: MemoryUse,
     fingerprint: SystemFingerprint,
+    step_costs: tuple[tuple[int, int, float], ...],
 ) -> EngineInfo:
     """The description of an engine, for its callers."""
     config, tokenizer = target.config, language.tokenizer
@@ -309,4 +312,5 @@ def _engine_info(
         peak=peak_of(device_name(target.device), target.model.quantization),
         memory=memory,
         device_uuids=device_uuids(devices),
+        step_costs=step_costs,
     )

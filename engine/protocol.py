@@ -91,6 +91,8 @@ class EngineInfo:
         device_uuids: the GPUs that it runs on, as the driver names them; empty on a CPU.
         synthetic_acceptance: the rate at which drafts are accepted at random, for a benchmark. None accepts them by the
             model. With a rate, outputs have no meaning.
+        step_costs: rows, drafts of each and seconds of the steps that adaptive draft lengths have measured, ascending;
+            empty where draft lengths are fixed.
     """
 
     model: str
@@ -116,6 +118,7 @@ class EngineInfo:
     peak: DevicePeak | None = None
     memory: MemoryUse = NO_MEMORY
     device_uuids: tuple[str, ...] = ()
+    step_costs: tuple[tuple[int, int, float], ...] = ()
 
     @property
     def drafter(self) -> str:

@@ -75,6 +75,7 @@ class DrafterBuilder:
         block_bytes: bytes of one block of its cache, 0 without one.
         read_layers: the target's hidden states that it reads; see `HiddenStateSink.layers`.
         facts: what its kernels and their duration depend on besides the engine's options.
+        step_costs: what `build_policy` has measured; see `EngineInfo`.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class DrafterBuilder:
         self.block_bytes = 0 if self._draft is None else self._draft.block_bytes(config.block_size)
         self.read_layers = () if self._draft is None else self._draft.read_layers
         self.facts = () if self._draft is None else self._draft.facts
+        self.step_costs: tuple[tuple[int, int, float], ...] = ()
 
     def build(self, blocks: int, constraints: ConstraintTable) -> Drafter:
         """The drafter, which knows what ``constraints`` force.
@@ -209,6 +211,7 @@ class DrafterBuilder:
         )
         # Costs of no rows are those of catching up; see `Costs`.
         steps = {shape: seconds for shape, seconds in costs.items() if shape[0]}
+        self.step_costs = tuple([(*shape, seconds) for shape, seconds in sorted(steps.items())])
         of_steps = CostTable(steps) if self._by_graphs else RaggedCostTable(steps)
         few_many = [(tokens, costs[0, tokens]) for tokens in caught_up]
         catch_up = CatchUpCost.through(*few_many) if few_many else NO_CATCH_UP

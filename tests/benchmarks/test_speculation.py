@@ -8,6 +8,8 @@ import re
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from drafts.plot import main as draw
@@ -17,7 +19,7 @@ from rich.console import Console
 from speculation import _arguments, _configurations, _requests, main
 
 from draftline.engine.bench.speculation.answers import Answers, ask, since
-from draftline.engine.bench.speculation.compare import compare, measure, table
+from draftline.engine.bench.speculation.compare import compare, costs_of, measure, tables
 from draftline.engine.bench.speculation.engines import in_own_process
 from draftline.engine.bench.speculation.prompts import SpecBenchQuestion, extraction, random_tokens, read_spec_bench
 from draftline.engine.config import EngineConfig
@@ -97,12 +99,28 @@ def test_a_gain_is_claimed_only_beyond_noise_and_with_drafts() -> None:
     assert compare(plain, rounds("ngram", 5, 3.0, 2.1, 2.2))["verdict"] == "slower"
     undrafted = compare(plain, rounds("ngram", 0, 1.0, 1.1, 1.2))
     assert undrafted["verdict"] == "nothing drafted"
-    line = {**undrafted, "concurrency": 1, "model": "m", "dataset": "d", "synthetic": False}
-    console = Console(width=300, record=True, file=io.StringIO())
-    console.print(table([line]))
-    shown = console.export_text()
+    line = {**undrafted, "concurrency": 1, "model": "m", "dataset": "d", "synthetic": False, "step_costs": []}
+    shown = printed([line])
     assert "nothing drafted" in shown
     assert not re.search(r" 1\.\d\d× ", shown.replace("–", "to"))
+    assert "ms of a step" not in shown, "draft lengths are fixed"
+    assert re.search(
+        r"ngram +│ +1 │ +0\.700 │ +0\.905", printed([line, {**line, "step_costs": [(0, 7e-4), (2, 9.05e-4)]}])
+    )
+
+
+def printed(results: list[dict[str, Any]]) -> str:
+    console = Console(width=300, record=True, file=io.StringIO())
+    for table in tables(results):
+        console.print(table)
+    return console.export_text()
+
+
+def test_costs_are_those_of_the_next_larger_step_that_was_measured() -> None:
+    measured = tuple((rows, drafts, rows + drafts / 8) for rows in (1, 4, 16) for drafts in (0, 2))
+    assert costs_of(measured, 3) == costs_of(measured, 4) == [(0, 4.0), (2, 4.25)]
+    assert costs_of(measured, 64) == [(0, 16.0), (2, 16.25)]
+    assert costs_of((), 4) == []
 
 
 @pytest.mark.parametrize(
@@ -150,7 +168,8 @@ def test_a_run_on_random_weights_is_marked_synthetic(
     assert result["drafter"] == drafter
     assert result["acceptance_length"] == pytest.approx(3.0, abs=0.3)
     assert result["tokens"] == 512
-    assert "SYNTHETIC" in str(table([result]).title)
+    assert "SYNTHETIC" in printed([result])
+    assert result["step_costs"] == [], "draft lengths are fixed"
 
 
 def test_statistics_may_come_behind_the_answers() -> None:
@@ -205,6 +224,7 @@ class Named(str):
     """An engine that is nothing but its name, and counts how often it was made to forget."""
 
     forgot = 0
+    info = SimpleNamespace(step_costs=((1, 0, 1e-3), (1, 4, 2e-3)))
 
     def flush_prefix_cache(self) -> Future[int]:
         self.forgot += 1
@@ -229,6 +249,7 @@ def test_all_engines_answer_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [result["drafter"] for result in found] == ["a", "b"]
     assert found[0]["speedup"] == 2.0
     assert found[0]["survival"] == [0.5, 0.5]
+    assert found[0]["step_costs"] == [(0, 1e-3), (4, 2e-3)]
     assert (found[0]["plain_cpu_ms_per_token"], found[0]["cpu_ms_per_token"]) == pytest.approx((100.0, 25.0))
     assert found[0]["cpu_speedup"] == pytest.approx(4.0)
 

@@ -54,7 +54,8 @@ def measure(
 
     def results(taken: Sequence[Sequence[Answers]]) -> Iterator[dict[str, Any]]:
         plainly, *drafted = zip(*taken, strict=True)
-        return (counts | compare(plainly, one) for one in drafted)
+        for engine, one in zip(drafting, drafted, strict=True):
+            yield counts | compare(plainly, one) | {"step_costs": costs_of(engine.info.step_costs, concurrency)}
 
     yield from results_of_rounds(([answers(engine, part) for engine in engines] for part in parts), results)
 
@@ -101,6 +102,16 @@ def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, A
     }
 
 
+def costs_of(step_costs: Sequence[tuple[int, int, float]], rows: int) -> list[tuple[int, float]]:
+    """The drafts a sequence, and the seconds of such a step as `EngineInfo.step_costs` has them for so many sequences.
+
+    Those of the next larger number that was measured, or of the largest one; none where none was.
+    """
+    measured = sorted({count for count, _, _ in step_costs})
+    nearest = next((count for count in measured if count >= rows), measured[-1] if measured else 0)
+    return [(drafts, seconds) for count, drafts, seconds in step_costs if count == nearest]
+
+
 def _parts(requests: Sequence[GenerateRequest], concurrency: int, count: int) -> list[Sequence[GenerateRequest]]:
     """The requests of the warm-up and of each round.
 
@@ -116,8 +127,33 @@ def _cpu_ms(answers: Answers) -> float:
     return 1e3 * answers.cpu_seconds / sum(map(len, answers.tokens))
 
 
-def table(results: Sequence[Mapping[str, Any]]) -> Table:
-    """The results as a table."""
+def tables(results: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """The results as a table, and what adaptive draft lengths have measured, if any engine has them."""
+    yield _gains(results)
+    if any(result["step_costs"] for result in results):
+        yield _costs(results)
+
+
+def _costs(results: Sequence[Mapping[str, Any]]) -> Table:
+    """The milliseconds of a step, by drafts a sequence."""
+    rows = {(_drafter(one), one["concurrency"], tuple(map(tuple, one["step_costs"]))) for one in results}
+    found = [(drafter, concurrency, dict(costs)) for drafter, concurrency, costs in sorted(rows) if costs]
+    lengths = sorted({drafts for _, _, costs in found for drafts in costs})
+    shown = Table(title="ms of a step by drafts a sequence, measured at the start", title_justify="left")
+    shown.add_column("drafter")
+    for name in ("concurrency", *map(str, lengths)):
+        shown.add_column(name, justify="right")
+    for drafter, concurrency, costs in found:
+        milliseconds = [f"{1e3 * costs[drafts]:.3f}" if drafts in costs else "" for drafts in lengths]
+        shown.add_row(drafter, str(concurrency), *milliseconds)
+    return shown
+
+
+def _drafter(result: Mapping[str, Any]) -> str:
+    return str(result.get("draft_model") or result["drafter"])
+
+
+def _gains(results: Sequence[Mapping[str, Any]]) -> Table:
     synthetic = any(result["synthetic"] for result in results)
     first = results[0]
     shown = Table(
@@ -136,7 +172,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
         times = result["times"]
         gains = result["verdict"] in ("faster", "slower")
         shown.add_row(
-            result.get("draft_model") or result["drafter"],
+            _drafter(result),
             *(str(result[name]) for name in about),
             str(result["concurrency"]),
             f"{result['plain_tokens_per_s']:,.1f}",

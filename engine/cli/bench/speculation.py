@@ -63,7 +63,7 @@ def speculation(
         raise UsageError("--drafter: none drafts nothing to compare")
     plain = EngineConfig.model_validate(without_drafts(common))
     find_models(drafting)
-    from draftline.engine.bench.speculation.compare import measure, table  # these import torch, which takes seconds
+    from draftline.engine.bench.speculation.compare import measure, tables  # these import torch, which takes seconds
     from draftline.engine.bench.speculation.engines import running
 
     with running(plain) as first, running(drafting) as second:
@@ -86,7 +86,8 @@ def speculation(
                             lines.write(fields)
             finally:
                 if lines.written:
-                    console().print(table(lines.written))
+                    for table in tables(lines.written):
+                        console().print(table)
     if not about["synthetic"] and any(line["different_answers"] for line in lines.written):
         typer.echo("draftline: error: drafts changed an answer: that is a fault of the engine", err=True)
         raise typer.Exit(1)

@@ -25,7 +25,7 @@ def test_an_answer_that_drafts_changed_is_a_fault_on_every_device(
     on_a_gpu = SimpleNamespace(info=SimpleNamespace(device="cuda:0"))
     monkeypatch.setattr(engines, "running", lambda config: nullcontext(on_a_gpu))
     monkeypatch.setattr(compare, "measure", measure)
-    monkeypatch.setattr(compare, "table", lambda lines: "a table")
+    monkeypatch.setattr(compare, "tables", lambda lines: ["a table"])
     result = CliRunner().invoke(app, ["bench", "speculation", "--concurrency", "1", "--limit", "1"])
     assert result.exit_code == exit_code, result.output
     assert ("drafts changed an answer" in result.stderr) == bool(different)
@@ -39,7 +39,7 @@ def test_an_interrupted_run_has_the_lines_and_the_table_of_its_whole_rounds(monk
     on_a_cpu = SimpleNamespace(info=SimpleNamespace(device="cpu"))
     monkeypatch.setattr(engines, "running", lambda config: nullcontext(on_a_cpu))
     monkeypatch.setattr(compare, "measure", measure)
-    monkeypatch.setattr(compare, "table", lambda lines: f"a table of {len(lines)} line")
+    monkeypatch.setattr(compare, "tables", lambda lines: [f"a table of {len(lines)} line"])
     result = CliRunner().invoke(app, ["bench", "speculation", "--concurrency", "1", "--limit", "1"])
     assert result.exit_code == 130
     assert json.loads(result.stdout)["rounds"] == 2
