@@ -39,7 +39,6 @@ class Curve:
         best = max((sum(point["acceptance"].values()) for point in self.points), default=0.0)
         self.points.append(
             {
-                "benchmark": "training",
                 "step": progress.step,
                 "steps": progress.steps,
                 "loss": progress.loss,
@@ -49,12 +48,14 @@ class Curve:
         return sum(lengths.values()) > best
 
     def write(self, folder: Path) -> None:
-        """Write all points to the folder's file.
+        """Write all points to the folder's file, each as a result of the benchmark ``training``.
 
         Raises:
             OSError: it cannot be written.
         """
-        write_file(folder / CURVE, "".join(json.dumps(point) + "\n" for point in self.points).encode())
+        # Named here, not in the points: states of earlier versions have points without the name.
+        lines = [json.dumps({"benchmark": "training"} | point) + "\n" for point in self.points]
+        write_file(folder / CURVE, "".join(lines).encode())
 
 
 def last_point(curve: Curve, *, kept: bool) -> str:

@@ -189,6 +189,7 @@ class _Run:
         if state is not None:
             optimiser.restore(state["optimiser"])
             curve, self.finished = Curve(state["curve"]), state["finished"]
+            curve.write(self._output)  # the run may have ended before it wrote this file, or have written an older form
             self._report(f"continues after step {optimiser.step}")
         if self.finished:
             return
