@@ -194,9 +194,6 @@ class Reasoning(_Params):
 CONSTRAINT_KINDS = ("json_schema", "regex", "choice", "json_object", "grammar", "structural_tag")
 """The options of a `Constraint` of which it has at most one."""
 
-_JSON_OPTIONS = ("whitespace", "best_effort", "integers", "member_order", "close_objects")
-"""The options of a `Constraint` about JSON. They are wrong where the texts have none."""
-
 
 class Constraint(_Params, Generic[T]):
     """A constraint on the whole output. Set one of the options before ``whitespace``; with reasoning, none is needed.
@@ -318,17 +315,6 @@ class Constraint(_Params, Generic[T]):
         if count > 1 or (not count and self.reasoning is None):
             *most, last = CONSTRAINT_KINDS
             raise ValueError(f"set exactly one of {', '.join(most)} and {last}, or only reasoning")
-        return self
-
-    @model_validator(mode="after")
-    def _options_of_json_where_there_is_json(self) -> Constraint[T]:
-        if self.is_json or self.structural_tag is not None:  # whose tags may have schemas
-            return self
-        fields = type(self).model_fields
-        if wrong := [name for name in _JSON_OPTIONS if getattr(self, name) != fields[name].default]:
-            raise FieldsError(
-                f"without effect where {self.kind or 'only reasoning'} is set: {', '.join(wrong)}", *wrong
-            )
         return self
 
     def _kinds(self) -> list[str]:

@@ -29,9 +29,23 @@ CONSTRAINT_ERRORS = (InvalidConstraintError, UnsupportedConstraintError)
 """The errors with which the compiler rejects a constraint."""
 
 
+_JSON_OPTIONS = ("whitespace", "best_effort", "integers", "member_order", "close_objects")
+"""The options of a constraint about JSON. They are wrong where the texts have none."""
+
+
 def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
-    """Convert a request's constraint to the compiler's type."""
+    """Convert a request's constraint to the compiler's type.
+
+    Raises:
+        InvalidRequestError: an option of JSON is set, and the texts have none.
+    """
     kind, reasoning = asked.kind, asked.reasoning
+    # Tools have made a structural tag of any constraint by now: the options are those of their arguments, too.
+    if not asked.is_json and kind != "structural_tag":
+        unset = params.Constraint.model_fields
+        if wrong := [name for name in _JSON_OPTIONS if getattr(asked, name) != unset[name].default]:
+            problem = f"without effect where {kind or 'only reasoning'} is set: {', '.join(wrong)}"
+            raise InvalidRequestError(*(FieldViolation(f"constraint.{name}", problem) for name in wrong))
     source = "" if kind is None or kind == "json_object" else getattr(asked, kind)
     return ConstraintSpec(
         # Without a kind there is reasoning, and any text behind it.

@@ -6,18 +6,15 @@ import inspect
 import pydoc
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import FieldViolation
 from draftline.engine.options import Options
-from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
+from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.training.config import TrainDraftConfig
-from draftline.engine.validation import violations
 
 
 @pytest.mark.parametrize(
@@ -58,21 +55,6 @@ def test_json_of_a_constraint_may_be_a_dict(kind: str) -> None:
     assert Constraint(**{kind: {"é": [1]}}) == Constraint(**{kind: '{"é": [1]}'})
     with pytest.raises(ValidationError, match=f"{kind}\n.*is no JSON: Object of type object is not JSON serializable"):
         Constraint(**{kind: {"a": object()}})
-
-
-@pytest.mark.parametrize("kind", [{"regex": "a"}, {"choice": ("a",)}, {"grammar": "a"}, {"reasoning": Reasoning()}])
-def test_options_of_json_are_refused_where_there_is_none(kind: dict[str, Any]) -> None:
-    name = "only reasoning" if "reasoning" in kind else next(iter(kind))
-    with pytest.raises(ValidationError) as caught:
-        Constraint(**kind, whitespace="spaced", close_objects=True, integers="plain")
-    problem = f"without effect where {name} is set: whitespace, close_objects"
-    assert violations(caught.value, "constraint") == [
-        FieldViolation("constraint.whitespace", problem),
-        FieldViolation("constraint.close_objects", problem),
-    ]
-    tags = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {}}}
-    for of_json in ({"json_object": True}, {"json_schema": {}}, {"structural_tag": tags}):
-        assert Constraint(**of_json, whitespace="spaced").whitespace == "spaced"
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,6 @@ def test_info_shows_the_model_without_generating() -> None:
                 "--reasoning-* options"
             ),
         ),
-        (["--regex", "a", "--whitespace", "compact"], "--whitespace: without effect where regex is set: whitespace\n"),
         (["--reasoning-end", ""], "--reasoning-end: String should have at least 1 character"),
         (["--schema", "/no/such/file"], "--schema: cannot read /no/such/file: No such file or directory"),
         (["--draft-tokens", "17"], "--draft-tokens: Input should be less than or equal to 16, not 17"),
@@ -312,6 +311,8 @@ def test_a_bad_option_is_one_line(arguments: list[str], message: str) -> None:
 
 def test_what_the_engine_refuses_is_one_line() -> None:
     assert failed(run("generate", "x", "--regex", "a"), 1) == "constraint: this engine enforces no constraints"
+    without_json = run("generate", "x", "--regex", "a", "--whitespace", "compact")
+    assert failed(without_json, 1) == "constraint.whitespace: without effect where regex is set: whitespace"
     assert failed(run("generate", ""), 2).startswith("the prompt is empty")
     assert failed(run("generate", "x", "--model", "missing"), 1).startswith("missing: no such file or folder, ")
 

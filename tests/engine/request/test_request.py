@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fake_engine import FakeEngine
 from pydantic import ValidationError
 from tiny import tiny_compiler
 
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import InvalidRequestError
-from draftline.engine.params import DEFAULT_MAX_TOKENS, Constraint, SamplingParams
+from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.params import DEFAULT_MAX_TOKENS, Constraint, Reasoning, SamplingParams
 from draftline.engine.protocol import GenerateRequest, Prompt
 from draftline.engine.request.constraints import constraint_error, structured_constraint
 from draftline.engine.request.request import RequestBuilder
@@ -129,3 +131,18 @@ def test_an_error_in_a_grammar_may_look_like_a_pointer() -> None:
     asked = structured_constraint(Constraint(regex="/a"))
     (violation,) = constraint_error(asked, InvalidConstraintError("/a: no")).violations
     assert (violation.field, violation.description) == ("constraint.regex", "/a: no")
+
+
+@pytest.mark.parametrize("kind", [{"regex": "a"}, {"choice": ("a",)}, {"grammar": "a"}, {"reasoning": Reasoning()}])
+def test_options_of_json_are_refused_where_there_is_none(kind: dict[str, Any]) -> None:
+    name = "only reasoning" if "reasoning" in kind else next(iter(kind))
+    with pytest.raises(InvalidRequestError) as caught:
+        structured_constraint(Constraint(**kind, whitespace="spaced", close_objects=True, integers="plain"))
+    problem = f"without effect where {name} is set: whitespace, close_objects"
+    assert caught.value.violations == (
+        FieldViolation("constraint.whitespace", problem),
+        FieldViolation("constraint.close_objects", problem),
+    )
+    tags = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {}}}
+    for of_json in ({"json_object": True}, {"json_schema": {}}, {"structural_tag": tags}):
+        assert structured_constraint(Constraint(**of_json, whitespace="spaced")).whitespace == "spaced"

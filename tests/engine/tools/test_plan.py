@@ -12,7 +12,7 @@ from walk import Walker
 from draftline.engine.chat.calls import Tool, ToolChoice
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.params import Constraint
+from draftline.engine.params import Constraint, Reasoning
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.tools.formats import FORMATS
@@ -142,6 +142,14 @@ def test_a_kind_of_constraint_without_a_format_of_answers_is_refused_beside_tool
     monkeypatch.delitem(_ANSWERS, "regex")
     with pytest.raises(InvalidRequestError, match=rf"^constraint\.{constraint.kind}: cannot come with tools$"):
         plan("hermes", "auto", constraint)
+
+
+@pytest.mark.parametrize("kind", [{"regex": "a"}, {"choice": ("a",)}, {"grammar": "a"}, {"reasoning": Reasoning()}])
+def test_options_of_json_are_those_of_arguments_whatever_the_answer_is(kind: dict[str, Any]) -> None:
+    made = plan("hermes", "auto", Constraint(**kind, whitespace="compact", best_effort=True))
+    assert made.constraint is not None
+    asked = structured_constraint(made.constraint)
+    assert (asked.kind, asked.whitespace, asked.best_effort) == ("structural_tag", "compact", True)
 
 
 def test_parameters_with_two_members_of_one_name_are_named() -> None:
