@@ -11,7 +11,7 @@ from draftline.engine.bench.plots import ablation, memory, sweep, training, turn
 from draftline.engine.bench.plots.ablation import plot_ablation
 from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.plots.sweep import plot_sweep
-from draftline.engine.bench.plots.training import is_one_training, plot_training
+from draftline.engine.bench.plots.training import plot_training
 from draftline.engine.bench.plots.turns import has_turns, plot_turns
 from draftline.engine.bench.report.fields import Field
 
@@ -58,7 +58,6 @@ def plots_of(lines: Sequence[Line]) -> dict[str, Draw]:
         found["ablation"] = partial(plot_ablation, ablations)
     if memories := [line for line in lines if line.get("benchmark") == "memory"]:
         found["memory"] = partial(plot_memory, memories)
-    trainings = [line for line in lines if line.get("benchmark") == "training"]
-    if trainings and is_one_training(trainings):
+    if trainings := [line for line in lines if line.get("benchmark") == "training"]:
         found["training"] = partial(plot_training, trainings)
     return found

@@ -9,6 +9,7 @@ from typing import Any
 
 from draftline.engine.bench.plots.canvas import COLOURS, canvas
 from draftline.engine.bench.report.fields import FINITE, NUMBER, OBJECT, Field
+from draftline.engine.errors import UsageError
 
 Line = Mapping[str, Any]
 
@@ -27,8 +28,14 @@ def fields(line: Line) -> Sequence[Field]:
 
 
 def plot_training(lines: Sequence[Line], path: Path) -> None:
-    """Plot one training. The checkpoint that its folder has at the end, the best one, is marked."""
+    """Plot one training. The checkpoint that its folder has at the end, the best one, is marked.
+
+    Raises:
+        UsageError: the lines are of several trainings: their steps do not ascend.
+    """
     steps = [line["step"] for line in lines]
+    if any(before >= after for before, after in pairwise(steps)):
+        raise UsageError("the results are of several trainings: plot one at a time")
     scores = [sum(line["acceptance"].values()) for line in lines]
     best = scores.index(max(scores))
     with canvas(path, 2, 9, 3.2) as (loss, acceptance):
@@ -40,11 +47,6 @@ def plot_training(lines: Sequence[Line], path: Path) -> None:
         acceptance.axvline(steps[best], color="black", linewidth=0.8, linestyle="--", label="kept")
         acceptance.set(title="acceptance length on held-out prompts", xlabel="step", ylim=(1, None))
         acceptance.legend(fontsize="small", frameon=False)
-
-
-def is_one_training(lines: Sequence[Line]) -> bool:
-    """Whether the lines may be those of one training: their steps ascend."""
-    return all(before["step"] < after["step"] for before, after in pairwise(lines))
 
 
 def _kinds(lines: Sequence[Line]) -> list[str]:

@@ -77,7 +77,6 @@ def texts(path: Path) -> set[str]:
         (ABLATIONS, ["ablation"]),
         (MEMORY, ["memory"]),
         (TRAINING, ["training"]),
-        (TRAINING * 2, []),
         ([load(1.0), LOADS[0]], []),
         ([{"benchmark": "throughput"}, {}], []),
     ],
@@ -180,6 +179,7 @@ def test_the_command_draws_files_of_results(tmp_path: Path) -> None:
     [
         ([*LOADS, agents()], (), "--what: choose one of load, turns"),
         (LOADS, ("--what", "memory"), "has no results for memory"),
+        (TRAINING * 2, (), "the results are of several trainings: plot one at a time"),
         (LOADS, ("--what", "cake"), "--what: cake: not one of"),
         ([load(1.0)], (), "has no results for load or turns or ablation or memory or training"),
     ],
