@@ -335,13 +335,13 @@ class Core:
         self._stats.add(rows, decoding, in_flight.step.logits, seconds, read.now, read.times)
         if self._step_log is not None:
             self._step_log.read(in_flight.number, len(rows), seconds, in_flight.host_s)
-        self._policy.observe_step(plan, in_flight.caught_up_tokens, seconds)
+        if read.verified:
+            self._policy.observe(read.verified)
+        self._policy.observe_step(plan, in_flight.caught_up_tokens, seconds)  # which may choose by that, too
         computed = sum([row.count for row in rows])
         self._queue_order.measure(computed, seconds)
         if self._budget is not None:
             self._budget.measure(decoding, computed - decoding, seconds)
-        if read.verified:
-            self._policy.observe(read.verified)
 
     def _keep_tokens(self, plan: Plan, results: StepResults) -> tuple[list[_KeptRow], list[Verified], Updates]:
         """Check stops, advance constraints and commit the tokens: of each output those up to its end.
