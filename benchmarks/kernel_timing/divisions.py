@@ -194,6 +194,9 @@ def mixed_divisions(bench: Bench, ops: TritonOps) -> None:
     for model, weights in _models(bench, "mixed-divisions"):
         for tokens in STEP_TOKENS:
             prompt = tokens - (count + 1) * query_len
+            if time.monotonic() > bench.deadline:
+                bench.left_out.append(f"mixed-divisions of {model.name}, prompt {prompt}")
+                continue
             step = MixedStep(model, weights, VERIFIES, (prompt,), (count + 1, tokens))
             compile_candidates(ops, model, step)
             search(bench, ops, model, step, f"{model.name} {count}x{query_len}, prompt {prompt}")
@@ -206,4 +209,3 @@ def _models(bench: Bench, section: str) -> Iterator[tuple[ModelSizes, DecoderWei
             bench.left_out.append(f"{section} of {model.name}")
             continue
         yield model, make_weights(model)
-        torch.cuda.empty_cache()
