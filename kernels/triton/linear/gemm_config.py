@@ -25,7 +25,7 @@ MANY_ROWS = 1024
 """With more tokens than these, programs take tiles in turn, if there are many."""
 
 _NARROW_ROWS = 1820
-"""Up to so many tokens, products with the narrowest weights have small tiles: as long as launches of 576 channels overlap."""
+"""Up to so many tokens, products with the narrowest weights have small tiles."""
 
 _MANY_TILES = 96
 """Tiles of 128 rows and 256 columns, or 256 and 128: with fewer, a product has smaller ones."""
