@@ -196,7 +196,7 @@ class AdaptiveDrafting(DraftPolicy):
                 len(drafts), sum(drafts), max(drafts), seconds, prompt_tokens=prompt_tokens, caught_up=caught_up
             )
         if not self._left:
-            self._choose()  # now, since the next step has been launched, and runs meanwhile
+            self._choose()  # now: where steps are launched ahead, the next one runs meanwhile
 
     @override
     def forget(self, sequence: Sequence) -> None:

@@ -36,7 +36,8 @@ def check_plot(path: Path, option: str = "--plot", made: Path | None = None) -> 
         raise MissingExtraError(option, "bench") from error
     if path.suffix != ".svg":
         raise UsageError(f"{option}: {path}: a plot is an SVG file, whose name ends in .svg")
-    if path.is_dir() or not (path.parent.is_dir() or path.parent == made):
+    will_be = made is not None and path.parent.absolute() == made.absolute()
+    if path.is_dir() or not (path.parent.is_dir() or will_be):
         problem = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise UsageError(f"{option}: {path}: {problem}")
 

@@ -13,6 +13,7 @@ from draftline.engine.bench.noise import paired_ratio
 from draftline.engine.bench.rounds import results_of_rounds
 from draftline.engine.bench.speculation.answers import Answers, ask
 from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.spec.step_costs import CostTable
 
 _WARM_UP = 16
 """Requests of a warm-up, at the least: acceptance rates are learned from them."""
@@ -107,9 +108,10 @@ def costs_of(step_costs: Sequence[tuple[int, int, float]], rows: int) -> list[tu
 
     Those of the next larger number that was measured, or of the largest one; none where none was.
     """
-    measured = sorted({count for count, _, _ in step_costs})
-    nearest = next((count for count in measured if count >= rows), measured[-1] if measured else 0)
-    return [(drafts, seconds) for count, drafts, seconds in step_costs if count == nearest]
+    if not step_costs:
+        return []
+    costs = CostTable({(count, drafts): seconds for count, drafts, seconds in step_costs})
+    return [(drafts, costs.seconds(rows, drafts)) for drafts in costs.draft_lens]
 
 
 def _parts(requests: Sequence[GenerateRequest], concurrency: int, count: int) -> list[Sequence[GenerateRequest]]:
