@@ -24,8 +24,11 @@ the vendor's: without SwiGLU, and with it, which takes the vendor a launch more.
 MANY_ROWS = 1024
 """With more tokens than these, programs take tiles in turn, if there are many."""
 
-_NARROW_ROWS = 1820
-"""Up to so many tokens, products with the narrowest weights have small tiles."""
+_SOME_ROWS = 2048
+"""With more tokens than these, tiles of sums in parts are large."""
+
+_SHORT_PART = 256
+"""Channels of a part that are few."""
 
 _MANY_TILES = 96
 """Tiles of 128 rows and 256 columns, or 256 and 128: with fewer, a product has smaller ones."""
@@ -36,8 +39,8 @@ _BUSY = 0.85
 _FEW_CHANNELS = 1024
 """Channels of which a pipeline's tiles should be small: it has few."""
 
-_MOST_AT_ONCE = 264
-"""Programs of a small weight's product that run at once, two on a multiprocessor."""
+_ONE_EACH, _TWO_EACH, _THREE_EACH = 132, 264, 396
+"""Programs that run at once, one, two or three on a multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +101,20 @@ def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
     if swiglu and rows > 128 and n <= 2048:
         if rows <= 192:  # three programs on each multiprocessor, which all run at once
             return GemmConfig(block_m=64, block_n=16, block_k=64, num_warps=4, num_stages=5)
-        # Two programs on each multiprocessor, or where not all of them would run at once, fewer and larger ones.
-        if tiles_m * (n // 32) <= _MOST_AT_ONCE:
-            return GemmConfig(block_m=64, block_n=32, block_k=64, num_warps=4, num_stages=5)
-        if tiles_m * (n // 64) <= _MOST_AT_ONCE:
-            return GemmConfig(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=4)
-        larger = GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=3)
-        # Three programs of a shorter pipeline, where they all run at once, or where two of the larger ones do not.
-        if rows <= 1024 or larger.tiles(rows, n) > _MOST_AT_ONCE:
-            return GemmConfig(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=3)
-        return larger
+        # Two programs on each multiprocessor or three, or where not all of them would run at once, fewer and larger ones.
+        small = GemmConfig(block_m=64, block_n=32, block_k=64, num_warps=4, num_stages=5)
+        if small.tiles(rows, n) <= _TWO_EACH:
+            return small
+        if small.tiles(rows, n) <= _THREE_EACH:
+            return replace(small, num_stages=4)
+        tall = GemmConfig(block_m=128, block_n=32, block_k=64, num_warps=4, num_stages=4)
+        if tall.tiles(rows, n) <= _TWO_EACH:
+            return tall
+        large = GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=3)
+        # Three programs of a shorter pipeline, where they all run at once, or where two of the large ones do not.
+        if tall.tiles(rows, n) <= _THREE_EACH or large.tiles(rows, n) > _TWO_EACH:
+            return replace(tall, num_stages=3)
+        return large
     if 128 < rows <= 256 and n > 2048:
         if swiglu:
             return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=8, num_stages=4)
@@ -192,21 +199,36 @@ def parts_config(rows: int, n: int, part: int) -> GemmConfig:
     if rows <= 256:
         block_n = 16 if few and rows <= 128 else 32
         return GemmConfig(64, block_n, block_k, num_warps=4, num_stages=6 if block_k == 128 else 4)
-    if rows <= 512:
-        return GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=4)
-    small = GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=3)
-    if n <= 768 and rows <= _NARROW_ROWS and small.tiles(rows, n) <= _MOST_AT_ONCE:
-        return small if small.tiles(rows, n) > _MOST_AT_ONCE // 2 else replace(small, num_stages=4)
-    if rows <= MANY_ROWS:
-        if n < 1024:
-            return GemmConfig(block_m=128, block_n=64, block_k=128, num_warps=4, num_stages=4)
-        return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
+    narrow = GemmConfig(block_m=64, block_n=32, block_k=128, num_warps=4, num_stages=5)
+    if narrow.tiles(rows, n) <= _ONE_EACH:
+        return narrow
+    square = GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=4 if n < 1024 else 5)
+    if rows <= 512 or (n < 1024 and square.tiles(rows, n) <= _ONE_EACH):
+        return square
     if n < 1024:
-        return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=4)
+        return _few_columns_config(rows, n, part)
+    if rows <= MANY_ROWS:
+        return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
     large = GemmConfig(block_m=256, block_n=128, block_k=64, num_warps=8, num_stages=4)
     if large.tiles(rows, n) >= _MANY_TILES:
         return large
+    if rows <= _SOME_ROWS:
+        return GemmConfig(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=4)
     return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
+
+
+def _few_columns_config(rows: int, n: int, part: int) -> GemmConfig:
+    """A division of a sum in parts for more than 512 tokens and fewer than 1,024 output columns."""
+    long = GemmConfig(block_m=128, block_n=64, block_k=128, num_warps=4, num_stages=4)
+    if part > _SHORT_PART and long.tiles(rows, n) <= _ONE_EACH:
+        return long
+    # The parts of few channels have tiles of 64 channels, and two programs on each multiprocessor or three.
+    light = GemmConfig(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=4)
+    if part <= _SHORT_PART and light.tiles(rows, n) <= _TWO_EACH:
+        return replace(light, num_stages=5)
+    if light.tiles(rows, n) <= _THREE_EACH and rows <= _SOME_ROWS:
+        return light
+    return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=4)
 
 
 def config_for(x: Tensor, weight: Tensor, part: int, *, swiglu: bool) -> GemmConfig:
