@@ -244,7 +244,9 @@ def test_all_engines_answer_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftline.engine.bench.speculation.compare.ask", ask)
     engines = [Named("plain"), Named("a"), Named("b")]
     found = list(measure(engines[0], engines[1:], [1, 2], 1, 3))  # type: ignore[arg-type]
-    assert asked == ["plain", "a", "b"] * 4
+    assert asked == ["plain", "a", "b"] * 2 + ["a", "b", "plain"] + ["b", "plain", "a"], (
+        "each round begins with another"
+    )
     assert [engine.forgot for engine in engines] == [1, 1, 1]
     assert [result["drafter"] for result in found] == ["a", "b"]
     assert found[0]["speedup"] == 2.0

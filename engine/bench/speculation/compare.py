@@ -34,7 +34,7 @@ def measure(
         drafting: those that do.
         requests: what all answer, each in one of the rounds if there are enough of them, else in every round.
         concurrency: how many of them at a time.
-        rounds: how often, in turns, so that disturbances affect all alike.
+        rounds: how often, in turns, so that disturbances affect all alike. Each begins with another engine.
         progress: called after each engine's part of a round, warm-up included.
 
     Yields:
@@ -48,17 +48,21 @@ def measure(
         progress()
     counts = {"requests": len(requests), "concurrency": concurrency}
 
-    def answers(engine: EngineClient, part: Sequence[GenerateRequest]) -> Answers:
-        found = ask(engine, part, concurrency)
-        progress()
-        return found
+    def answers(first: int, part: Sequence[GenerateRequest]) -> list[Answers]:
+        """Each engine's answers in a round that begins with the ``first`` one."""
+        found: dict[int, Answers] = {}
+        for turn in range(len(engines)):
+            index = (first + turn) % len(engines)
+            found[index] = ask(engines[index], part, concurrency)
+            progress()
+        return [found[index] for index in range(len(engines))]
 
     def results(taken: Sequence[Sequence[Answers]]) -> Iterator[dict[str, Any]]:
         plainly, *drafted = zip(*taken, strict=True)
         for engine, one in zip(drafting, drafted, strict=True):
             yield counts | compare(plainly, one) | {"step_costs": costs_of(engine.info.step_costs, concurrency)}
 
-    yield from results_of_rounds(([answers(engine, part) for engine in engines] for part in parts), results)
+    yield from results_of_rounds((answers(first, part) for first, part in enumerate(parts)), results)
 
 
 def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, Any]:
