@@ -22,7 +22,7 @@ from torch import Tensor
 from draftline.kernels.triton.compile.ahead import CompileAhead
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear import dense
-from draftline.kernels.triton.linear.gemm_config import GemmConfig, max_own_rows
+from draftline.kernels.triton.linear.gemm_config import MANY_ROWS, GemmConfig, keeps_busy, max_own_rows
 from draftline.kernels.triton.linear.gemm_m16 import GemmM16Config, gemm_m16_config, max_gemm_m16_rows
 from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig, max_parts_rows
 from draftline.kernels.triton.linear.parts import part_channels
@@ -56,12 +56,18 @@ VERIFIES = (63, 4, 330)
 STEP_TOKENS = (320, 384, 512, 640, 768, 896, 1024, 1280, 1408, 1536, 1792, 2048)
 """Tokens of steps with prompts."""
 
+PROMPTS = ((60,), (250,), (500,), (1000,), (2000,), (1000, 1000, 1000), (2000, 2000), (2000, 2000, 2000, 2000))
+"""Tokens of the prompts of steps without decodes."""
+
 _ROUNDS = 3
 _LEAST_GAIN = 0.003
 """The share of a step's time that another division must gain: less is noise."""
 
 _LEAST_SUMS, _MOST_SUMS = 16, 128
 """A thread's sums of a product of many rows: with fewer, loading the factors takes longest."""
+
+_MOST_SUMS_OF_PROMPTS = 256
+"""With more than `MANY_ROWS`. Then loading the factors takes the least time."""
 
 _STARTS = [AT_ONCE.value, PREPARED.value, WAITED.value]
 _MOST_EARLY_BYTES = 48 << 10
@@ -74,7 +80,9 @@ def candidates(n: int, k: int, rows: int, limits: DeviceLimits, *, swiglu: bool 
     few = max_parts_rows(n * k) if part else max_gemm_m16_rows(n * k, overlap=True)
     if rows <= few:
         return list(_in_parts(part, rows, limits) if part else _whole(n, k, rows, limits))
-    return list(_of_many(part, limits, swiglu)) if part or rows <= max_own_rows(n * k, swiglu=swiglu) else []
+    own = part or rows <= max_own_rows(n * k, swiglu=swiglu)
+    own = own or keeps_busy(rows, n // 2 if swiglu else n, limits, swiglu=swiglu)
+    return list(_of_many(part, rows, limits, swiglu)) if own else []
 
 
 def _whole(n: int, k: int, rows: int, limits: DeviceLimits) -> Iterator[GemmM16Config]:
@@ -105,16 +113,21 @@ def _in_parts(part: int, rows: int, limits: DeviceLimits) -> Iterator[GemmM16Par
                 yield division
 
 
-def _of_many(part: int, limits: DeviceLimits, swiglu: bool) -> Iterator[GemmConfig]:
+def _of_many(part: int, rows: int, limits: DeviceLimits, swiglu: bool) -> Iterator[GemmConfig]:
     """Of many rows: tiles that four warps or eight multiply, as far as their registers hold the sums."""
-    for block_m, block_n, block_k, stages in product((64, 128), (32, 64, 128), (64, 128), (3, 4, 5)):
+    heights, widths, most = [64, 128], [32, 64, 128], _MOST_SUMS
+    programs = [0]  # one a tile, or some a multiprocessor, which take tiles in turn
+    if rows > MANY_ROWS:
+        heights, widths, most = [*heights, 256], [*widths, 256], _MOST_SUMS_OF_PROMPTS
+        programs = [0] if part else [0, 1, 2]
+    for block_m, block_n, block_k, stages, in_turn in product(heights, widths, (64, 128), (3, 4, 5), programs):
         if part % block_k:
             continue
-        for warps in (4, 8) if block_m == 128 else (4,):
-            division = GemmConfig(block_m, block_n, block_k, warps, stages)
+        for warps in (4, 8) if block_m > 64 else (4,):
+            division = GemmConfig(block_m, block_n, block_k, warps, stages, in_turn)
             sums = block_m * block_n * (2 if swiglu or part else 1) // (32 * warps)
-            shared = division.shared_bytes(limits, DTYPE.itemsize, swiglu=swiglu)
-            if _LEAST_SUMS <= sums <= _MOST_SUMS and shared <= limits.shared_bytes:
+            shared = division.shared_bytes(limits, DTYPE.itemsize, swiglu=swiglu) * max(in_turn, 1)
+            if _LEAST_SUMS <= sums <= most and shared <= limits.shared_bytes:
                 yield division
 
 
@@ -200,6 +213,18 @@ def mixed_divisions(bench: Bench, ops: TritonOps) -> None:
             step = MixedStep(model, weights, VERIFIES, (prompt,), (count + 1, tokens))
             compile_candidates(ops, model, step)
             search(bench, ops, model, step, f"{model.name} {count}x{query_len}, prompt {prompt}")
+
+
+def prompt_divisions(bench: Bench, ops: TritonOps) -> None:
+    """Their steps of prompts alone."""
+    for model, weights in _models(bench, "prompt-divisions"):
+        for prompts in PROMPTS:
+            if time.monotonic() > bench.deadline:
+                bench.left_out.append(f"prompt-divisions of {model.name}, prompts {prompts}")
+                continue
+            step = MixedStep(model, weights, (0, 1, 0), prompts, (8, sum(prompts)))
+            compile_candidates(ops, model, step)
+            search(bench, ops, model, step, f"{model.name} prompts {'+'.join(map(str, prompts))}")
 
 
 def _models(bench: Bench, section: str) -> Iterator[tuple[ModelSizes, DecoderWeights]]:

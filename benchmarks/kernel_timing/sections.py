@@ -31,7 +31,7 @@ from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig, g
 from draftline.kernels.triton.linear.parts import part_channels
 from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.attention import decode, prefill
-from kernel_timing.divisions import divisions, mixed_divisions
+from kernel_timing.divisions import divisions, mixed_divisions, prompt_divisions
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
 from kernel_timing.steps import DecodeStep, MixedStep, Step, VendorOps, make_weights
 from kernel_timing.timing import Bench, Ceilings, copies_beyond_cache, relative_error
@@ -341,6 +341,7 @@ SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {
     "linears": linears,
     "divisions": divisions,
     "mixed-divisions": mixed_divisions,
+    "prompt-divisions": prompt_divisions,
 }
 
 

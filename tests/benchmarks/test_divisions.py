@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear import dense
-from draftline.kernels.triton.linear.gemm_config import GemmConfig, max_own_rows
+from draftline.kernels.triton.linear.gemm_config import GemmConfig, config_for, keeps_busy, max_own_rows
 from draftline.kernels.triton.linear.gemm_m16 import GemmM16Config
 from draftline.kernels.triton.linear.gemm_m16_parts import GemmM16PartsConfig
 from draftline.kernels.triton.linear.parts import part_channels
@@ -26,15 +27,16 @@ def weight_of(n: int, k: int) -> Tensor:
     return torch.empty(n, k, dtype=torch.bfloat16, device="meta")
 
 
-@pytest.mark.parametrize("rows", [1, 40, 100, 640, 2048])
+@pytest.mark.parametrize("rows", [1, 40, 100, 640, 2048, 8000])
 @pytest.mark.parametrize("model", [SMOLLM2, QWEN3, LLAMA_8B], ids=lambda model: model.name)
 def test_every_candidate_fits_the_device_and_its_product(model: Any, rows: int) -> None:
     for name, (n, k) in model.linears.items():
         part, swiglu = part_channels(weight_of(n, k)), name == "gate_up"
         found = candidates(n, k, rows, LIMITS, swiglu=swiglu)
         assert len(set(found)) == len(found)
-        # Of many rows, large weights are the vendor's.
-        assert bool(found) == (rows == 1 or part > 0 or rows <= max_own_rows(n * k, swiglu=swiglu))
+        # Of many rows, large weights are the vendor's, unless programs that take tiles in turn are busy.
+        busy = keeps_busy(rows, n // 2 if swiglu else n, LIMITS, swiglu=swiglu)
+        assert bool(found) == (rows == 1 or part > 0 or busy or rows <= max_own_rows(n * k, swiglu=swiglu))
         # One kernel has few rows, and sums in parts up to 48.
         assert {isinstance(one, GemmConfig) for one in found} <= {rows > (48 if part else 1)}
         for division in found:
@@ -47,6 +49,17 @@ def test_every_candidate_fits_the_device_and_its_product(model: Any, rows: int) 
             else:
                 assert not part
                 assert division.shared_bytes(LIMITS, k, 2) <= LIMITS.shared_bytes
+
+
+@pytest.mark.parametrize("rows", [320, 1024, 1792, 2048, 6000])
+def test_the_engines_division_is_among_those_of_many_rows(rows: int) -> None:
+    x = torch.empty(rows, 1, dtype=torch.bfloat16, device="meta")
+    for model in (SMOLLM2, QWEN3):
+        for name, (n, k) in model.linears.items():
+            weight, swiglu = weight_of(n, k), name == "gate_up"
+            if found := candidates(n, k, rows, LIMITS, swiglu=swiglu):
+                own = replace(config_for(x, weight, part_channels(weight), swiglu=swiglu), tiles_together=8)
+                assert own in found, (model.name, name)
 
 
 def test_products_are_divided_so_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
