@@ -78,7 +78,7 @@ class Cursor(NamedTuple):
                 if name in level.names:
                     return None
                 level = level._replace(names=level.names | {name})
-            state = paths.member(level.state, name)
+            state = paths.at(level.state).member(name)
             return Cursor(level, state, False, -1, False, recorded if self.comparing else b"", self.comparing)
         return self._replace(text=-1, recorded=recorded if self.comparing else b"")._compared(paths)
 
@@ -88,16 +88,16 @@ class Cursor(NamedTuple):
         if byte == _QUOTE:
             return here._replace(text=len(here.recorded))
         if byte == _OPEN_ARRAY:
-            unique = bool(paths.unique(self.state))
+            unique = bool(paths.at(self.state).unique)
             inside = Level(self.state, True, frozenset() if unique else None, level, len(here.recorded))
-            return here._replace(level=inside, state=paths.items(self.state), comparing=self.comparing + unique)
+            return here._replace(level=inside, state=paths.at(self.state).items, comparing=self.comparing + unique)
         if byte == _OPEN_OBJECT:
-            comparing = self.comparing + paths.distinct(self.state)
+            comparing = self.comparing + paths.at(self.state).distinct
             return here._replace(level=Level(self.state, False, None, level), in_key=True, comparing=comparing)
         if byte in (_CLOSE_ARRAY, _CLOSE_OBJECT) and level is not None:
             if self._ended(paths) is None:
                 return None
-            own = level.seen is not None if level.is_array else paths.distinct(level.state)
+            own = level.seen is not None if level.is_array else paths.at(level.state).distinct
             comparing = self.comparing - own
             left = here._replace(level=level.outer, in_key=False, comparing=comparing)
             return left._compared(paths) if comparing else left._replace(recorded=b"")
@@ -108,7 +108,7 @@ class Cursor(NamedTuple):
             level = ended.level
             if not level.is_array:
                 return here._replace(level=level, in_key=True)
-            return here._replace(level=level._replace(item=len(here.recorded)), state=paths.items(level.state))
+            return here._replace(level=level._replace(item=len(here.recorded)), state=paths.at(level.state).items)
         return here
 
     def _ended(self, paths: UniquePaths) -> Cursor | None:
@@ -126,7 +126,7 @@ class Cursor(NamedTuple):
         readings = readings_of(self.recorded[level.item :])
         if not readings or readings & level.seen:
             return None
-        differing = {one for one in readings if type_of(one) in paths.unique(level.state)}
+        differing = {one for one in readings if type_of(one) in paths.at(level.state).unique}
         return self._replace(level=level._replace(seen=level.seen | differing, item=-1))
 
 

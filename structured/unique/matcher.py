@@ -218,12 +218,9 @@ class _Search:
             return True
         known = self._known.get(_key(after, rivals))
         if known is None and self._inner.advance(token):
-            known = self._goes_on(after, rivals)
+            known = self.way(after, rivals) is not None
             self._inner.rollback(1)
         return bool(known)
-
-    def _goes_on(self, cursor: Cursor, rivals: tuple[Rivals, ...]) -> bool:
-        return self.way(cursor, rivals) is not None
 
     def way(self, cursor: Cursor, rivals: tuple[Rivals, ...]) -> tuple[int, ...] | None:
         """Tokens from the inner matcher's position to one where a text goes on, or to a known one; None if there are none.

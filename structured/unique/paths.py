@@ -38,10 +38,10 @@ class PathState:
         by_kind: the states of such members by which of these sets have their name; without sets, ``others`` is the state of all.
     """
 
-    unique: frozenset[str]
-    items: int
-    members: Mapping[str, int] = field(hash=False)
-    others: int
+    unique: frozenset[str] = frozenset()
+    items: int = NOWHERE
+    members: Mapping[str, int] = field(default_factory=dict, hash=False)
+    others: int = NOWHERE
     varied: bool = False
     varied_members: frozenset[str] = frozenset()
     text: bool = False
@@ -51,6 +51,19 @@ class PathState:
     open: bool = False
     kinds: tuple[Dfa, ...] = ()
     by_kind: Mapping[tuple[bool, ...], int] = field(default_factory=dict, hash=False)
+
+    def member(self, name: str) -> int:
+        """The state of a member of an object here."""
+        if name in self.members or not self.kinds:
+            return self.members.get(name, self.others)
+        return self.by_kind.get(tuple(kind.matches(name) for kind in self.kinds), NOWHERE)
+
+
+_WITHOUT_PARTS: Final = {
+    NOWHERE: PathState(),
+    TEXT: PathState(varied=True, text=True),
+    VARIED: PathState(varied=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,47 +78,6 @@ class UniquePaths:
     states: tuple[PathState, ...]
     pointers: tuple[str, ...] = ()
 
-    def items(self, state: int) -> int:
-        """The state of the items of an array."""
-        return NOWHERE if state < 0 else self.states[state].items
-
-    def member(self, state: int, name: str) -> int:
-        """The state of a member of an object."""
-        if state < 0:
-            return NOWHERE
-        here = self.states[state]
-        if name in here.members or not here.kinds:
-            return here.members.get(name, here.others)
-        return here.by_kind.get(tuple(kind.matches(name) for kind in here.kinds), NOWHERE)
-
-    def unique(self, state: int) -> frozenset[str]:
-        """The types of the items of an array that have to differ."""
-        return self.states[state].unique if state >= 0 else frozenset()
-
-    def distinct(self, state: int) -> bool:
-        """Whether the names of an object's members have to differ."""
-        return state >= 0 and self.states[state].distinct
-
-    def unnamed(self, state: int) -> bool:
-        """Whether an object may have members that the schema does not name."""
-        return state >= 0 and self.states[state].unnamed
-
-    def limited(self, state: int) -> bool:
-        """Whether the names of such members may run out."""
-        return state >= 0 and self.states[state].limited
-
-    def open(self, state: int) -> bool:
-        """Whether another member may come to an object, whatever it has."""
-        return state >= 0 and self.states[state].open
-
-    def varied(self, state: int) -> bool:
-        """Whether the values that may be in a place never run out."""
-        return self.states[state].varied if state >= 0 else state in (TEXT, VARIED)
-
-    def varied_members(self, state: int) -> frozenset[str]:
-        """Members that an object must have, with values that never run out."""
-        return frozenset() if state < 0 else self.states[state].varied_members
-
-    def text(self, state: int) -> bool:
-        """Whether every string may be in a place."""
-        return state == TEXT or (state >= 0 and self.states[state].text)
+    def at(self, state: int) -> PathState:
+        """A state by its number."""
+        return self.states[state] if state >= 0 else _WITHOUT_PARTS[state]

@@ -68,7 +68,7 @@ def rivals_at(cursor: Position, before: tuple[Rivals, ...], paths: UniquePaths) 
 def _names(cursor: Cursor, paths: UniquePaths) -> frozenset[str]:
     """The names of which the one that is open, or may begin here, may be a repetition."""
     level = cursor.level
-    return level.names if cursor.in_key and level is not None and paths.unnamed(level.state) else frozenset()
+    return level.names if cursor.in_key and level is not None and paths.at(level.state).unnamed else frozenset()
 
 
 @functools.lru_cache(maxsize=256)
@@ -111,15 +111,15 @@ def differs_in_any_case(cursor: Cursor, paths: UniquePaths) -> bool:
 
 def _names_run_out(cursor: Cursor, paths: UniquePaths) -> bool:
     """Whether there may be no other name for the member that begins here."""
-    return cursor.level is not None and paths.limited(cursor.level.state)
+    return cursor.level is not None and paths.at(cursor.level.state).limited
 
 
 def _varies_within(depth: int, cursor: Cursor, paths: UniquePaths) -> bool:
     """Whether something that never runs out is still to come in an item at a depth."""
     if not cursor.in_key:
-        if cursor.text >= 0 and paths.text(cursor.state):
+        if cursor.text >= 0 and paths.at(cursor.state).text:
             return True
-        if cursor.text < 0 and cursor.recorded.rstrip()[-1:] in (b",", b":") and paths.varied(cursor.state):
+        if cursor.text < 0 and cursor.recorded.rstrip()[-1:] in (b",", b":") and paths.at(cursor.state).varied:
             return True  # a value must come here
     levels = list(cursor.levels())
     return any(_is_varied(level, paths) for level in levels[: len(levels) - depth])
@@ -128,4 +128,5 @@ def _varies_within(depth: int, cursor: Cursor, paths: UniquePaths) -> bool:
 def _is_varied(level: Level, paths: UniquePaths) -> bool:
     if level.is_array:
         return False
-    return paths.open(level.state) or bool(paths.varied_members(level.state) - level.names)
+    here = paths.at(level.state)
+    return here.open or bool(here.varied_members - level.names)
