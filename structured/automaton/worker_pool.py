@@ -50,7 +50,7 @@ class AutomatonWorkerPool:
 
     def prepare(self) -> None:
         """Start a worker, so that the first constraint finds one that has loaded its modules."""
-        self._answers(Preparation(), never_abandoned)
+        self._answers(Preparation(), never_abandoned, self._limits.seconds)
 
     def compile(
         self, constraint: ConstraintSpec, *, on_abandon: OnAbandon = never_abandoned
@@ -70,18 +70,8 @@ class AutomatonWorkerPool:
                 written in the model's tokens.
             UnsupportedConstraintError: parts of it cannot be enforced exactly.
         """
-        answers, death = self._answers(constraint, on_abandon)
-        if death is not None:
-            answers.append(AutomatonTooLargeError(self._reason(death, self._limits.seconds)))
-        language = answers[0]
-        if isinstance(language, AutomatonTooLargeError):
-            raise InvalidConstraintError(str(language))
-        if isinstance(language, Exception):
-            raise language
-        automaton = answers[1] if len(answers) > 1 else None
-        if isinstance(automaton, Exception) and not isinstance(automaton, AutomatonTooLargeError):
-            raise automaton
-        return language, automaton
+        language, *automata = self._answers(constraint, on_abandon, self._limits.seconds)
+        return _required(language), _automaton(automata[0]) if automata else None
 
     def tabulate(
         self, automaton: ByteAutomaton, *, on_abandon: OnAbandon = never_abandoned
@@ -91,12 +81,8 @@ class AutomatonWorkerPool:
         Raises:
             InvalidConstraintError: no text of it can be written in the model's tokens.
         """
-        answers, death = self._answers(Tabulation(automaton), on_abandon)
-        if death is not None:
-            return AutomatonTooLargeError(self._reason(death, self._limits.seconds))
-        tables: TokenAutomaton | AutomatonTooLargeError = answers[0]
-        if isinstance(tables, Exception) and not isinstance(tables, AutomatonTooLargeError):
-            raise tables
+        answers = self._answers(Tabulation(automaton), on_abandon, self._limits.seconds)
+        tables: TokenAutomaton | AutomatonTooLargeError = _automaton(answers[0])
         return tables
 
     def try_grammar(self, language: Language, *, on_abandon: OnAbandon = never_abandoned) -> str:
@@ -113,22 +99,22 @@ class AutomatonWorkerPool:
             InvalidConstraintError: it is malformed, matches nothing, or cannot be compiled within the limits.
             UnsupportedConstraintError: the language has no grammar.
         """
-        answers, death = self._answers(GrammarTrial(language), on_abandon)
-        if death is not None:
-            raise InvalidConstraintError(self._reason(death, self._grammar_limits.seconds))
-        grammar: str | Exception = answers[0]
-        if isinstance(grammar, Exception):
-            raise grammar
+        answers = self._answers(GrammarTrial(language), on_abandon, self._grammar_limits.seconds)
+        grammar: str = _required(answers[0])
         return grammar
 
     def close(self) -> None:
         """End all workers; jobs in flight fail, and so do later ones."""
         self._processes.close()
 
-    def _answers(self, job: Job, on_abandon: OnAbandon) -> tuple[list[Any], int | None]:
-        """A worker's answers to a job; see `WorkerProcesses.answers`. The worker is killed if no caller waits any more."""
+    def _answers(self, job: Job, on_abandon: OnAbandon, seconds: float) -> list[Any]:
+        """A worker's answers to a job that has ``seconds``; the last one says why, if the worker has died meanwhile.
+
+        The worker is killed if no caller waits any more.
+        """
         with self._free:
-            return self._processes.answers(job, on_abandon)
+            answers, death = self._processes.answers(job, on_abandon)
+        return answers if death is None else [*answers, AutomatonTooLargeError(self._reason(death, seconds))]
 
     def _reason(self, status: int, seconds: float) -> str:
         """Why a worker ended with ``status`` in a job that has ``seconds``."""
@@ -140,3 +126,17 @@ class AutomatonWorkerPool:
             return f"the compiler failed with status {status}: standard error has its traceback"
         # Running out of memory ends in an abort, or in the system's kill.
         return f"compiling it takes more than {self._limits.memory_bytes >> 20} MiB of memory (the compiler ended with {status})"
+
+
+def _required(answer: Any) -> Any:
+    """An answer that a job must have. An error is raised; so is the limit at which the worker died."""
+    if isinstance(answer, AutomatonTooLargeError):
+        raise InvalidConstraintError(str(answer))
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _automaton(answer: Any) -> Any:
+    """An automaton, or the limit that keeps it from being built. Other errors are raised."""
+    return answer if isinstance(answer, AutomatonTooLargeError) else _required(answer)
