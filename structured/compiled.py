@@ -10,8 +10,10 @@ from typing import Literal, Protocol
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.errors import Violation
+from draftline.structured.forced_drafts import forced_drafts
 from draftline.structured.matcher import Matcher
 from draftline.structured.tags.walk import TagReader
+from draftline.structured.vocabulary import ByteVocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,20 @@ class CompiledConstraint(Protocol):
                 ``reasoning.limited``; None is no limit.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostProgress:
+    """A `ConstraintProgress` whose masks the host computes: there are no tables."""
+
+    matcher: Matcher
+    vocabulary: ByteVocabulary
+    tables: None = None
+    state: int = 0
+
+    def forced(self, max_tokens: int) -> tuple[int, ...]:
+        """Tokenize the forced text."""
+        return forced_drafts(self.matcher, self.vocabulary, max_tokens)
 
 
 def settled(compiled: CompiledConstraint) -> Future[CompiledConstraint]:

@@ -221,19 +221,17 @@ class ConstraintCompiler:
         started: float,
         job: QueuedJob[CompiledConstraint],
     ) -> CompiledConstraint:
-        """Let outputs begin on the host, and build the tables behind them."""
+        """Let outputs begin on the host, and build the tables behind them; where they cannot, build the tables first."""
         trie = self._build_trie()
-        if not trie.is_complete:
-            tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
-            return self._backends.of(constraint, language, tables, started, job)
-        try:
-            automaton = automaton.within(trie.bytes_used)
-        except InvalidConstraintError:
-            raise InvalidConstraintError("no text that matches it can be written in the model's tokens") from None
-        host = HostAutomaton(automaton, trie, self._read_vocabulary)
-        starting = self._backends.starting(host, language, started)
-        if self._do_later(partial(self._tabulate, constraint, language, starting)):
-            return starting
+        if trie.is_complete:
+            try:
+                automaton = automaton.within(trie.bytes_used)
+            except InvalidConstraintError:
+                raise InvalidConstraintError("no text that matches it can be written in the model's tokens") from None
+            host = HostAutomaton(automaton, trie, self._read_vocabulary)
+            starting = self._backends.starting(host, language, started)
+            if self._do_later(partial(self._tabulate, constraint, language, starting)):
+                return starting
         tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
         return self._backends.of(constraint, language, tables, started, job)
 

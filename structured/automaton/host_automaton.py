@@ -13,7 +13,6 @@ from typing_extensions import override
 
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.token_trie import TokenTrie
-from draftline.structured.forced_drafts import forced_drafts
 from draftline.structured.matcher import MAX_FORCED_BYTES, Matcher, RowByRow, Words
 from draftline.structured.vocabulary import ByteVocabulary
 
@@ -155,19 +154,3 @@ class HostAutomatonMatcher(Matcher):
     @override
     def forced(self) -> bytes:
         return b"" if self._ends else self._host.forced(self._states[-1])
-
-
-class HostProgress:
-    """A `ConstraintProgress` of an automaton that the host walks."""
-
-    tables: None = None
-    state: int = 0
-
-    def __init__(self, host: HostAutomaton) -> None:
-        """Start an output."""
-        self.matcher = HostAutomatonMatcher(host)
-        self._vocabulary = host.vocabulary
-
-    def forced(self, max_tokens: int) -> tuple[int, ...]:
-        """Tokenize the text that the automaton forces."""
-        return forced_drafts(self.matcher, self._vocabulary, max_tokens)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 
-from draftline.structured.automaton.host_automaton import HostAutomaton, HostProgress
-from draftline.structured.compiled import CompiledConstraint, CompileReport, ConstraintProgress
+from draftline.structured.automaton.host_automaton import HostAutomaton, HostAutomatonMatcher
+from draftline.structured.compiled import CompiledConstraint, CompileReport, ConstraintProgress, HostProgress
 from draftline.structured.tags.walk import TagReader
 
 
@@ -47,4 +47,4 @@ class StartingAutomaton:
         """Start an output where the constraint is ready for it."""
         if self.whole.done() and self.whole.exception() is None:
             return self.whole.result().begin(budget, reasoning_budget)
-        return HostProgress(self.host)
+        return HostProgress(HostAutomatonMatcher(self.host), self.host.vocabulary)

@@ -1,4 +1,4 @@
-"""``CompiledGrammar``: a constraint that llguidance enforces, and the progress of an output through it."""
+"""``CompiledGrammar``: a constraint that llguidance enforces."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.compiled import CompiledConstraint, CompileReport, settled
-from draftline.structured.forced_drafts import forced_drafts
+from draftline.structured.compiled import CompiledConstraint, CompileReport, HostProgress, settled
 from draftline.structured.grammar.guarded import GuardedMatcher
 from draftline.structured.grammar.matcher import GrammarMatcher
 from draftline.structured.matcher import Matcher
@@ -63,25 +62,11 @@ class CompiledGrammar:
         """This one."""
         return settled(self)
 
-    def begin(self, budget: int | None = None, reasoning_budget: int | None = None) -> GrammarProgress:
+    def begin(self, budget: int | None = None, reasoning_budget: int | None = None) -> HostProgress:
         """Start an output. The compiler rejects budgets for grammars, but for that of reasoning."""
         matcher: Matcher = self.pristine.beginning()
         if self.unique is not None:
             matcher = UniqueMatcher(matcher, *self.unique)
         if self.guard is not None:
             matcher = GuardedMatcher(matcher, AutomatonMatcher(self.guard, early_budget=reasoning_budget))
-        return GrammarProgress(matcher, self.vocabulary)
-
-
-@dataclass(frozen=True, slots=True)
-class GrammarProgress:
-    """A `ConstraintProgress` of the grammar backend."""
-
-    matcher: Matcher
-    vocabulary: ByteVocabulary
-    tables: None = None
-    state: int = 0
-
-    def forced(self, max_tokens: int) -> tuple[int, ...]:
-        """Tokenize the text that the grammar forces."""
-        return forced_drafts(self.matcher, self.vocabulary, max_tokens)
+        return HostProgress(matcher, self.vocabulary)
