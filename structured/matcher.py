@@ -18,11 +18,29 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from draftline.structured.vocabulary import ByteVocabulary
+
 Words = npt.NDArray[np.int32]
 """[ceil(vocab / 32)] int32 of allowed tokens: token t is bit t % 32 of word t // 32."""
 
 Masks = npt.NDArray[np.int32]
 """[rows, ceil(vocab / 32)] int32, contiguous: one `Words` a row."""
+
+
+def packed(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    """Whether each token is allowed, [..., vocab] bool, as `Words`: [..., ceil(vocab / 32)] int32."""
+    bits = np.packbits(allowed, axis=-1, bitorder="little")
+    words = np.zeros((*allowed.shape[:-1], 4 * -(-allowed.shape[-1] // 32)), np.uint8)
+    words[..., : bits.shape[-1]] = bits
+    return words.view("<i4").astype(np.int32, copy=False)
+
+
+def end_mask(vocabulary: ByteVocabulary) -> Words:
+    """The mask that allows only the tokens that end an output."""
+    allowed = np.zeros(len(vocabulary.tokens), np.bool_)
+    allowed[list(vocabulary.eos_ids)] = True
+    return packed(allowed)
+
 
 MAX_FORCED_BYTES = 256
 """The most forced text of an automaton that is looked at. The drafts of one step seldom have more."""

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.token_trie import TokenTrie
-from draftline.structured.matcher import MAX_FORCED_BYTES, Matcher, RowByRow, Words
+from draftline.structured.matcher import MAX_FORCED_BYTES, Matcher, RowByRow, Words, end_mask, packed
 from draftline.structured.vocabulary import ByteVocabulary
 
 _MASK_BYTES = 16 << 20
@@ -27,12 +27,14 @@ class HostAutomaton:
         automaton: the automaton. Every byte that it has a move for is a token of the vocabulary (`TokenTrie.is_complete`):
             then tokens reach an accepting state from wherever bytes do.
         vocabulary: the vocabulary.
+        end: the mask behind the end of a text.
     """
 
     def __init__(self, automaton: ByteAutomaton, trie: TokenTrie, vocabulary: ByteVocabulary) -> None:
         """No mask is computed yet. ``trie`` is the vocabulary's."""
         self.automaton = automaton
         self.vocabulary = vocabulary
+        self.end = end_mask(vocabulary)
         self._trie = trie
         self._masks: OrderedDict[int, Words] = OrderedDict()  # least recently used first
         self._sizes = np.bincount(automaton.byte_class, minlength=automaton.next.shape[1])
@@ -49,9 +51,7 @@ class HostAutomaton:
             bits = self._trie.allowed(self.automaton, state)
             if self.automaton.accepting[state]:
                 bits[list(self.vocabulary.eos_ids)] = True
-            packed = np.zeros(4 * self.vocabulary.mask_words, np.uint8)
-            packed[: -(-len(bits) // 8)] = np.packbits(bits, bitorder="little")
-            words = self._masks[state] = packed.view("<i4").astype(np.int32, copy=False)
+            words = self._masks[state] = packed(bits)
             if len(self._masks) * words.nbytes > _MASK_BYTES:
                 self._masks.popitem(last=False)
         self._masks.move_to_end(state)
@@ -124,12 +124,7 @@ class HostAutomatonMatcher(Matcher):
 
     @override
     def fill_mask(self, words: Words) -> None:
-        if self._ends:
-            words[:] = 0
-            for token in self._host.vocabulary.eos_ids:
-                words[token // 32] |= np.uint32(1 << token % 32).view(np.int32)
-        else:
-            words[:] = self._host.mask(self._states[-1])
+        words[:] = self._host.end if self._ends else self._host.mask(self._states[-1])
 
     @override
     def advance(self, token: int) -> bool:

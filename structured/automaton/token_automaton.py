@@ -18,6 +18,7 @@ from draftline.structured.automaton.graph import StateGraph
 from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.automaton.rows import Indices, Ints, SparseRows, equal_rows, offsets, spans
 from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.matcher import packed
 
 _CHUNK = 1 << 22
 """Moves that are looked up at once, and more by one class's. Bounds the memory."""
@@ -252,8 +253,7 @@ class _Masks:
 
     def __init__(self, token_class: npt.NDArray[np.uint16], max_bytes: int) -> None:
         self._token_class = token_class
-        self._row_bytes = 4 * -(-len(token_class) // 32)
-        self._max_masks = max_bytes // self._row_bytes
+        self._max_masks = max_bytes // (4 * -(-len(token_class) // 32))
         self._indices: dict[bytes, int] = {}
         self._rows: list[npt.NDArray[np.bool_]] = []
 
@@ -271,11 +271,8 @@ class _Masks:
     def packed(self) -> Ints:
         """All masks: [masks, ceil(vocab / 32)] int32."""
         allowed = np.stack(self._rows)
-        packed = np.zeros((len(allowed), self._row_bytes), np.uint8)
-        for begin in range(0, len(allowed), _MASK_CHUNK):
-            bits = np.packbits(allowed[begin : begin + _MASK_CHUNK, self._token_class], axis=1, bitorder="little")
-            packed[begin : begin + _MASK_CHUNK, : bits.shape[1]] = bits
-        return packed.view("<i4").astype(np.int32, copy=False)
+        chunks = (allowed[begin : begin + _MASK_CHUNK] for begin in range(0, len(allowed), _MASK_CHUNK))
+        return np.concatenate([packed(chunk[:, self._token_class]) for chunk in chunks])
 
 
 def _early_distance(table: Ints, early: npt.NDArray[np.bool_], beyond: Ints) -> Ints:

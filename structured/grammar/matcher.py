@@ -18,7 +18,7 @@ from llguidance import LLExecutor, LLMatcher
 from typing_extensions import override
 
 from draftline.structured.grammar.parsers import GrammarParsers, ParserGeneration
-from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words
+from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words, end_mask
 from draftline.structured.vocabulary import ByteVocabulary
 
 T = TypeVar("T")
@@ -44,10 +44,7 @@ class EndOfSequence:
     @staticmethod
     def of(vocabulary: ByteVocabulary) -> EndOfSequence:
         """The end-of-sequence tokens of a vocabulary."""
-        bits = np.zeros(vocabulary.mask_words, np.uint32)
-        for token in vocabulary.eos_ids:
-            bits[token // 32] |= np.uint32(1 << token % 32)
-        mask = bits.view(np.int32)
+        mask = end_mask(vocabulary)
         return EndOfSequence(
             vocabulary.eos_ids, mask, tuple((index, mask.item(index)) for index in np.flatnonzero(mask).tolist())
         )
