@@ -78,7 +78,7 @@ class Part:
     inside: bool = True
 
 
-@functools.lru_cache(maxsize=2048)
+@functools.lru_cache(maxsize=4096)
 def build(tree: Node) -> Dfa:
     """The minimal automaton of the texts of a tree. An anchor holds only at the start or the end of the text.
 

@@ -153,7 +153,7 @@ def _fraction_to(digits: str, strict: bool, some: bool) -> Node:
 
 def _fraction_between(low: str, low_open: bool, high: str, high_open: bool, some: bool) -> Node:
     none = not low and not low_open and (bool(high) or not high_open) and not some
-    return _with_point(_digits_between(low, low_open, high, high_open, some=True), or_none=none)
+    return _with_point(_digits_between(low, low_open, high, high_open), or_none=none)
 
 
 def _digits_from(digits: str, strict: bool) -> Node:
@@ -187,15 +187,14 @@ def _digits_to(digits: str, strict: bool, some: bool) -> Node:
     return alt(options)
 
 
-def _digits_between(low: str, low_open: bool, high: str, high_open: bool, some: bool) -> Node:
-    """Decimals between two bounds; at least one if ``some``."""
+def _digits_between(low: str, low_open: bool, high: str, high_open: bool) -> Node:
+    """One or more decimals between two bounds."""
     prefix = ""
     while high and (low or low_open) and (low[:1] or "0") == high[0]:
         prefix += high[0]
         low, high = low[1:], high[1:]
-    some = some and not prefix
     if not low and not low_open:
-        return seq(literal(prefix), _digits_to(high, high_open, some))
+        return seq(literal(prefix), _digits_to(high, high_open, some=not prefix))
     if not high:
         return NEVER
     first, last = int(low[:1] or "0"), int(high[0])

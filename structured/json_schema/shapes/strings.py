@@ -66,8 +66,8 @@ class StringSet:
             return False
         if not self.patterns and not self.not_patterns:
             return True
-        return all(_dfa(one).matches(value) for one in self.patterns) and not any(
-            _dfa(one).matches(value) for one in self.not_patterns
+        return all(dfa.build(one).matches(value) for one in self.patterns) and not any(
+            dfa.build(one).matches(value) for one in self.not_patterns
         )
 
     def is_empty(self) -> bool:
@@ -172,19 +172,14 @@ def subtract(one: StringSet, other: StringSet) -> list[StringSet]:
     return pieces
 
 
-@functools.lru_cache(maxsize=4096)
-def _dfa(tree: Node) -> dfa.Dfa:
-    return dfa.build(tree)
-
-
 def parts_of(strings: StringSet) -> Iterator[Part]:
     """What the patterns and excluded strings of a set without listed strings ask. The length is apart."""
     for pattern in strings.patterns:
-        yield Part(_dfa(pattern))
+        yield Part(dfa.build(pattern))
     for pattern in strings.not_patterns:
-        yield Part(_dfa(pattern), inside=False)
+        yield Part(dfa.build(pattern), inside=False)
     if strings.without:
-        yield Part(_dfa(alt(literal(value) for value in sorted(strings.without))), inside=False)
+        yield Part(dfa.build(alt(literal(value) for value in sorted(strings.without))), inside=False)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -211,7 +206,7 @@ def string_tree(strings: StringSet) -> Node:
     if max(strings.min_length, strings.max_length or 0) > MAX_TREE_STATES:
         raise dfa.TooComplexError("the length bounds are too large to combine with a pattern")
     if length != ANY_TEXT:
-        parts.append(Part(_dfa(length)))
+        parts.append(Part(dfa.build(length)))
     return to_tree(dfa.conjunction(parts))
 
 
