@@ -73,6 +73,11 @@ def difference(one: CharSet, other: CharSet) -> CharSet:
     return intersection(one, complement(other))
 
 
+def single(one: CharSet) -> int | None:
+    """The code point of the only character of a set; None if it has none or several."""
+    return one[0][0] if len(one) == 1 and one[0][0] == one[0][1] else None
+
+
 DIGIT = of("0123456789")
 WORD = union(charset([(0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A)]), of("_"))
 MAYBE_WORD = union(WORD, charset([(0x80, 0x10FFFF)]))

@@ -20,7 +20,8 @@ from draftline.structured.regular import charset
 from draftline.structured.regular.categories import by_category, category
 from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.expression import conjuncts
-from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
+from draftline.structured.regular.pattern_reader import MAX_NESTING, PatternReader
+from draftline.structured.regular.pattern_reader import UntranslatablePatternError as UntranslatablePatternError
 from draftline.structured.regular.properties import disputed, emoji_property, fixed_property, script
 from draftline.structured.regular.syntax import (
     Anchor,
@@ -35,11 +36,6 @@ from draftline.structured.regular.syntax import (
     seq,
     word_boundary,
 )
-
-
-class UntranslatablePatternError(ValueError):
-    """The pattern is malformed, or uses a construct without a translation. The message names it."""
-
 
 _COUNT: Final = re.compile(r"\{(\d+)(,(\d*))?\}")
 _HEX2: Final = re.compile(r"x([0-9A-Fa-f]{2})")
@@ -144,23 +140,12 @@ class _Parser(PatternReader):
         return seq(*parts)
 
     def _quantified(self, atom: Node, assertion: re.Match[str] | None) -> Node:
-        low: int
-        high: int | None
-        if self.eat("*"):
-            low, high = 0, None
-        elif self.eat("+"):
-            low, high = 1, None
-        elif self.eat("?"):
-            low, high = 0, 1
-        elif (counts := self.match(_COUNT)) is not None:
-            low = int(counts[1])
-            high = low if counts[2] is None else int(counts[3]) if counts[3] else None
-            if max(low, high or 0) > MAX_COUNT:
-                raise UntranslatablePatternError(f"a repetition of more than {MAX_COUNT}")
-            if high is not None and high < low:
-                raise UntranslatablePatternError("a repetition whose minimum exceeds its maximum")
-        else:
+        counts = self.counts(_COUNT)
+        if counts is None:
             return atom
+        low, high = counts
+        if high is not None and high < low:
+            raise UntranslatablePatternError("a repetition whose minimum exceeds its maximum")
         self.eat("?")
         if assertion is not None:
             raise UntranslatablePatternError(f"a repeated {_ASSERTIONS[assertion[0]]}")
@@ -235,13 +220,13 @@ class _Parser(PatternReader):
                 before = self.position
                 self.position += 1
                 high = self._class_atom()
-                if _single(low) is None or _single(high) is None:
+                first, last = charset.single(low), charset.single(high)
+                if first is None or last is None:
                     # As in browsers: with \w on either side, "-" is a character.
                     self.position = before
                     members.extend([*low, *charset.of("-")])
                     self.position += 1
                     continue
-                first, last = _single(low) or 0, _single(high) or 0
                 if first > last:
                     raise UntranslatablePatternError("a character range in reverse order")
                 members.append((first, last))
@@ -324,10 +309,6 @@ def _code(code: int) -> CharSet:
 def _paired(high: int, low: int) -> int:
     """The character that two surrogates stand for."""
     return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)
-
-
-def _single(characters: CharSet) -> int | None:
-    return characters[0][0] if len(characters) == 1 and characters[0][0] == characters[0][1] else None
 
 
 def _members(kind: str | None, name: str) -> CharSet | None:

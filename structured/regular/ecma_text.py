@@ -6,7 +6,17 @@ from typing import Final
 
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
-from draftline.structured.regular.syntax import Alt, Anchor, Chars, Lookahead, Lookbehind, Node, Repeat, Seq
+from draftline.structured.regular.syntax import (
+    Alt,
+    Anchor,
+    Chars,
+    Lookahead,
+    Lookbehind,
+    Node,
+    Seq,
+    bracketed,
+    count_text,
+)
 
 _PLAIN: Final = frozenset(" !\"#%&',:;<=>@_`~")
 _SPECIAL: Final = frozenset("$()*+./?[\\]^{|}")
@@ -26,7 +36,7 @@ def ecma_text(tree: Node) -> str:
         return "".join(f"(?:{ecma_text(part)})" if isinstance(part, Alt) else ecma_text(part) for part in tree.parts)
     if isinstance(tree, Alt):
         return "|".join(ecma_text(option) for option in tree.options)
-    return _group(tree.node) + _count_text(tree)
+    return _group(tree.node) + count_text(tree.low, tree.high)
 
 
 def whole(tree: Node) -> str:
@@ -38,27 +48,12 @@ def _group(tree: Node) -> str:
     return ecma_text(tree) if isinstance(tree, Chars) else f"(?:{ecma_text(tree)})"
 
 
-def _count_text(tree: Repeat) -> str:
-    low, high = tree.low, tree.high
-    if high is None:
-        return "*" if low == 0 else "+" if low == 1 else f"{{{low},}}"
-    if (low, high) == (0, 1):
-        return "?"
-    return f"{{{low}}}" if low == high else f"{{{low},{high}}}"
-
-
 def _class_text(characters: CharSet) -> str:
     if not characters:
         return "[]"
-    if len(characters) == 1 and characters[0][0] == characters[0][1]:
-        return "-" if characters[0][0] == ord("-") else _char_text(characters[0][0])
-    outside = charset.complement(characters)
-    negated = len(outside) < len(characters)
-    ranges = outside if negated else characters
-    inside = "".join(
-        _char_text(low) if low == high else f"{_char_text(low)}-{_char_text(high)}" for low, high in ranges
-    )
-    return f"[{'^' if negated else ''}{inside}]"
+    if (code := charset.single(characters)) is not None:
+        return "-" if code == ord("-") else _char_text(code)
+    return bracketed(characters, _char_text)
 
 
 def _char_text(code: int) -> str:

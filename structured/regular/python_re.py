@@ -17,9 +17,12 @@ from typing import Any, Final
 
 from draftline.structured.regular import charset, unicode
 from draftline.structured.regular.charset import CharSet
-from draftline.structured.regular.ecma import UntranslatablePatternError, sighted
+from draftline.structured.regular.ecma import sighted
+from draftline.structured.regular.pattern_reader import UntranslatablePatternError
 from draftline.structured.regular.syntax import (
     ANY_CHAR,
+    LINE_END,
+    LINE_START,
     NEVER,
     Anchor,
     Chars,
@@ -95,11 +98,11 @@ class _Reading:
         return Chars(one.surely if self.surely else one.maybe)
 
     def begin(self) -> Node:
-        return alt([Anchor(end=False), Lookbehind(literal("\n"), inside=True)]) if self.multiline else Anchor(end=False)
+        return LINE_START if self.multiline else Anchor(end=False)
 
     def end(self) -> Node:
         if self.multiline:
-            return alt([Anchor(end=True), Lookahead(literal("\n"), inside=True)])
+            return LINE_END
         # re's "$" also stands before a newline at the end.
         return (
             Anchor(end=True) if self.surely else Lookahead(seq(optional(literal("\n")), Anchor(end=True)), inside=True)
@@ -177,7 +180,7 @@ _ASCII_CATEGORIES: Final = {"d": charset.DIGIT, "s": charset.of(" \t\n\r\f\v"), 
 def _class(items: list[tuple[Any, Any]], reading: _Reading) -> Class:
     negated = bool(items) and items[0][0] is ops.NEGATE
     members = [_member(op, argument, reading) for op, argument in items[int(negated) :]]
-    united = Class(charset.union(*(one.surely for one in members)), charset.union(*(one.maybe for one in members)))
+    united = unicode.union(members)
     return united.complement() if negated else united
 
 

@@ -17,17 +17,15 @@ from typing import Final
 
 from draftline.structured.regular import charset, unicode
 from draftline.structured.regular.categories import CATEGORIES
-from draftline.structured.regular.ecma import UntranslatablePatternError
-from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
+from draftline.structured.regular.pattern_reader import MAX_NESTING, PatternReader, UntranslatablePatternError
 from draftline.structured.regular.properties import SCRIPTS
 from draftline.structured.regular.syntax import (
+    LINE_END,
+    LINE_START,
     Anchor,
     Chars,
-    Lookahead,
-    Lookbehind,
     Node,
     alt,
-    literal,
     no_word_boundary,
     repeat,
     seq,
@@ -120,37 +118,25 @@ class _Parser(PatternReader):
 
     def _quantified(self, atom: Node, flags: _Flags) -> Node:
         while True:
-            low: int
-            high: int | None
             self._next(flags)
-            if self.eat("*"):
-                low, high = 0, None
-            elif self.eat("+"):
-                low, high = 1, None
-            elif self.eat("?"):
-                low, high = 0, 1
-            elif (counts := self.match(_COUNT)) is not None:
-                low = int(counts[1] or 0)
-                high = low if counts[2] is None else int(counts[3]) if counts[3] else None
-                if max(low, high or 0) > MAX_COUNT:
-                    raise UntranslatablePatternError(f"a repetition of more than {MAX_COUNT}")
-                self._next(flags)  # behind a count alone, the ? of a lazy repetition may follow white space
-            else:
+            in_braces = self.peek() == "{"
+            counts = self.counts(_COUNT)
+            if counts is None:
                 return atom
+            if in_braces:
+                self._next(flags)  # behind a count alone, the ? of a lazy repetition may follow white space
             self.eat("?")
             if isinstance(atom, Anchor):
                 raise UntranslatablePatternError("a repeated anchor")
-            atom = repeat(atom, low, high)
+            atom = repeat(atom, *counts)
 
     def _atom(self, flags: _Flags, nesting: int) -> Node:
         if self.eat("("):
             return self._group(flags, nesting)
         if self.eat("^"):
-            start = Anchor(end=False)
-            return alt([start, Lookbehind(literal("\n"), inside=True)]) if flags.multiline else start
+            return LINE_START if flags.multiline else Anchor(end=False)
         if self.eat("$"):
-            end = Anchor(end=True)
-            return alt([end, Lookahead(literal("\n"), inside=True)]) if flags.multiline else end
+            return LINE_END if flags.multiline else Anchor(end=True)
         if self.eat("."):
             return Chars(charset.ALL if flags.dot_all else charset.complement(charset.of("\n")))
         if self.eat("["):
@@ -195,14 +181,14 @@ class _Parser(PatternReader):
 
         def settle() -> Class:
             """What stands before here, with the operator before it."""
-            new = _cased(_union(items), flags)
+            new = _cased(unicode.union(items), flags)
             if found is None:
                 return new
             if operator == "&&":
-                return _meet(found, new)
+                return found.meet(new)
             if operator == "--":
-                return _meet(found, new.complement())
-            return _union([_meet(found, new.complement()), _meet(new, found.complement())])
+                return found.meet(new.complement())
+            return unicode.union([found.meet(new.complement()), new.meet(found.complement())])
 
         while self._next(flags) != "]":
             if self.peek() == "":
@@ -279,14 +265,6 @@ def _changed(flags: _Flags, on: str, off: str) -> _Flags:
 
 
 _FLAG_NAMES: Final = {"i": "ignore_case", "s": "dot_all", "m": "multiline", "x": "verbose"}
-
-
-def _union(classes: list[Class]) -> Class:
-    return Class(charset.union(*(one.surely for one in classes)), charset.union(*(one.maybe for one in classes)))
-
-
-def _meet(one: Class, other: Class) -> Class:
-    return Class(charset.intersection(one.surely, other.surely), charset.intersection(one.maybe, other.maybe))
 
 
 def _cased(one: Class, flags: _Flags) -> Class:

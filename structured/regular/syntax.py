@@ -1,7 +1,7 @@
 """Syntax trees of regular expressions, functions that build small ones, and their text for Rust's regex engines."""
 
 import functools
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -224,6 +224,11 @@ def no_word_boundary(word: CharSet, near_word: CharSet) -> Node:
     )
 
 
+LINE_START: Final = alt([Anchor(end=False), Lookbehind(literal("\n"), inside=True)])
+LINE_END: Final = alt([Anchor(end=True), Lookahead(literal("\n"), inside=True)])
+"""The empty text at the start and at the end of a line: ``^`` and ``$`` of Rust and Python under the flag ``m``."""
+
+
 def has_condition(node: Node) -> bool:
     """Whether the tree contains an anchor, a lookahead or a lookbehind."""
     return any(True for _ in conditions(node))
@@ -305,7 +310,7 @@ def _text(node: Node) -> str:
         text = "|".join(map(to_regex, named))
         return f"(?:{text})?" if len(named) < len(node.options) else text
     if isinstance(node, Repeat):
-        return _group_text(node.node) + _count_text(node.low, node.high)
+        return _group_text(node.node) + count_text(node.low, node.high)
     raise TypeError("conditions cannot be written")
 
 
@@ -323,7 +328,8 @@ def _group_text(node: Node) -> str:
     return text if isinstance(node, Chars) else f"(?:{text})"
 
 
-def _count_text(low: int, high: int | None) -> str:
+def count_text(low: int, high: int | None) -> str:
+    """How often a part comes, as all dialects of regular expressions write it."""
     if high is None:
         return "*" if low == 0 else "+" if low == 1 else f"{{{low},}}"
     if (low, high) == (0, 1):
@@ -335,15 +341,23 @@ def _count_text(low: int, high: int | None) -> str:
 def _class_text(characters: CharSet) -> str:
     if not characters:
         return "[a&&b]"
-    if len(characters) == 1 and characters[0][0] == characters[0][1]:
-        return _char_text(characters[0][0])
+    if (code := charset.single(characters)) is not None:
+        return _char_text(code)
+    return bracketed(characters, _char_text) if characters != charset.ALL else "(?s:.)"
+
+
+def bracketed(characters: CharSet, char_text: Callable[[int], str]) -> str:
+    """A set as a class in brackets: by its ranges, or by those of its complement if these are fewer.
+
+    Args:
+        characters: the set.
+        char_text: writes one character of a class.
+    """
     outside = charset.complement(characters)
     negated = len(outside) < len(characters)
     ranges = outside if negated else characters
-    inside = "".join(
-        _char_text(low) if low == high else f"{_char_text(low)}-{_char_text(high)}" for low, high in ranges
-    )
-    return f"[{'^' if negated else ''}{inside}]" if inside else "(?s:.)"
+    inside = "".join(char_text(low) if low == high else f"{char_text(low)}-{char_text(high)}" for low, high in ranges)
+    return f"[{'^' if negated else ''}{inside}]"
 
 
 def _char_text(code: int) -> str:

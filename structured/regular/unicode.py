@@ -8,6 +8,7 @@ class" the complement of the second.
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,15 @@ class Class:
     def complement(self) -> Class:
         """The class of all other characters."""
         return Class(charset.complement(self.maybe), charset.complement(self.surely))
+
+    def meet(self, other: Class) -> Class:
+        """The class of the characters of both."""
+        return Class(charset.intersection(self.surely, other.surely), charset.intersection(self.maybe, other.maybe))
+
+
+def union(classes: Collection[Class]) -> Class:
+    """The class of the characters of all classes."""
+    return Class(charset.union(*(one.surely for one in classes)), charset.union(*(one.maybe for one in classes)))
 
 
 def exactly(characters: CharSet) -> Class:

@@ -10,8 +10,8 @@ from typing import Final
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.json_schema import json_schema_language
 from draftline.structured.regular import rust
-from draftline.structured.regular.ecma import UntranslatablePatternError
 from draftline.structured.regular.ecma_text import ecma_text
+from draftline.structured.regular.pattern_reader import UntranslatablePatternError
 from draftline.structured.types.core import (
     chains,
     collections,
