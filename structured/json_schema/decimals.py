@@ -134,20 +134,23 @@ def _written(numbers: NumberSet) -> Node:
             listed = [
                 value for value in listed if value.denominator == 1 or (_is_short(value) and floats.contains(value))
             ]
-        one = _one_double if numbers.binary64 and not numbers.literal_integers else _one
-        return alt(one(value, numbers.literal_integers) for value in listed)
+        if numbers.binary64 and not numbers.literal_integers:
+            return alt(map(_one_double, listed))
+        return alt(_one(value, numbers.literal_integers) for value in listed)
     if numbers == NumberSet(step=Fraction(1)):
         return seq(optional(_MINUS), alt([seq(INTEGER, optional(literal(".0"))), _LARGE_INTEGER]))
     if numbers.step == 1 and not numbers.not_steps:
-        return _signed(with_bounds(numbers, _shortened), _integers)
+        integers = functools.partial(_integers, literally=numbers.literal_integers)
+        return _signed(with_bounds(numbers, _shortened), integers)
     if numbers.step is not None or numbers.not_steps:
         return _multiples(numbers)
     if numbers.binary64:
         return _signed(floats, _doubles)
-    integers = with_bounds(replace(numbers, step=Fraction(1), literal_integers=True), _shortened)
-    if replace(floats, step=Fraction(1)).integral_bounds() == integers.integral_bounds():
+    whole = with_bounds(replace(numbers, step=Fraction(1)), _shortened)
+    if replace(floats, step=Fraction(1)).integral_bounds() == whole.integral_bounds():
         return _signed(floats, _reals)
-    return alt([_signed(integers, _integers), _signed(floats, functools.partial(_reals, fractions_only=True))])
+    fractions = _signed(floats, functools.partial(_reals, fractions_only=True))
+    return alt([_signed(whole, functools.partial(_integers, literally=True)), fractions])
 
 
 def _one(value: Fraction, literally: bool) -> Node:
@@ -160,8 +163,11 @@ def _one(value: Fraction, literally: bool) -> Node:
         python = repr(float(abs(value)))
         if "e" in python and (_is_float(value) if value.denominator == 1 else Fraction(python) == abs(value)):
             texts.append(python)
-    sign = optional(_MINUS) if value == 0 else _MINUS if value < 0 else EMPTY
-    return seq(sign, alt(literal(text) for text in texts))
+    return seq(_sign(value), alt(literal(text) for text in texts))
+
+
+def _sign(value: Fraction) -> Node:
+    return optional(_MINUS) if value == 0 else _MINUS if value < 0 else EMPTY
 
 
 def _is_short(value: Fraction) -> bool:
@@ -169,14 +175,13 @@ def _is_short(value: Fraction) -> bool:
     return len(decimal_text(abs(value)).replace(".", "").lstrip("0")) <= FLOAT_DIGITS
 
 
-def _one_double(value: Fraction, literally: bool) -> Node:
+def _one_double(value: Fraction) -> Node:
     """One number, as a 64-bit float; none if the float nearest to an integer is another one."""
     if abs(value) > _LARGEST or (value.denominator == 1 and not _is_float(value)):
         return NEVER
     text = repr(float(abs(value)))
-    sign = optional(_MINUS) if value == 0 else _MINUS if value < 0 else EMPTY
     plain = [literal(text.removesuffix(".0"))] if text.endswith(".0") else []
-    return seq(sign, alt([literal(text), *plain]))
+    return seq(_sign(value), alt([literal(text), *plain]))
 
 
 def _is_float(value: Fraction) -> bool:
@@ -214,12 +219,9 @@ def _shortened(bound: Fraction, is_open: bool) -> Bound:
     return decimal if decimal <= bound else Fraction(repr(math.nextafter(float(bound), -math.inf))), is_open
 
 
-def _signed(numbers: NumberSet, magnitudes: Callable[[_Interval, bool], Node]) -> Node:
-    return alt(
-        option
-        for sign, interval in _by_sign(numbers)
-        if (option := seq(sign, magnitudes(interval, numbers.literal_integers))) != NEVER
-    )
+def _signed(numbers: NumberSet, magnitudes: Callable[[_Interval], Node]) -> Node:
+    options = (seq(sign, magnitudes(interval)) for sign, interval in _by_sign(numbers))
+    return alt(option for option in options if option != NEVER)
 
 
 def _by_sign(numbers: NumberSet) -> list[tuple[Node, _Interval]]:
@@ -253,7 +255,7 @@ def _integers(interval: _Interval, literally: bool) -> Node:
     return alt(options)
 
 
-def _reals(interval: _Interval, literally: bool, fractions_only: bool = False) -> Node:
+def _reals(interval: _Interval, fractions_only: bool = False) -> Node:
     low, low_open, high, high_open = interval
     options = [plain_range(low, low_open, high, high_open, fractions_only), _large(low, high)]
     if _holds_small(interval):
@@ -261,7 +263,7 @@ def _reals(interval: _Interval, literally: bool, fractions_only: bool = False) -
     return alt(option for option in options if option != NEVER)
 
 
-def _doubles(interval: _Interval, literally: bool) -> Node:
+def _doubles(interval: _Interval) -> Node:
     low, low_open, high, high_open = interval
     above = high is None or high >= _LARGEST_PLAIN
     options = [plain_range(low, low_open, _LARGEST_PLAIN if above else high, above or high_open), _large(low, high)]
