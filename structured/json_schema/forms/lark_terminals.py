@@ -55,7 +55,7 @@ class LarkTerminals:
         bodies = []
         for strings in shapes.strings:
             if _is_plain(strings):
-                words.append(string_text(_plain_tree(strings)))
+                words.append(string_text(string_tree(strings)))
             else:
                 bodies.append(self._string_body(strings))
         if words:
@@ -65,7 +65,7 @@ class LarkTerminals:
     def member_name(self, names: StringSet) -> str:
         """The terminal of a member's name."""
         if _is_plain(names):
-            return self.text(string_text(_plain_tree(names)))
+            return self.text(string_text(string_tree(names)))
         return self._named(self._string_body(names))
 
     def _string_body(self, strings: StringSet) -> str:
@@ -108,16 +108,10 @@ def _number_text(numbers: NumberSet) -> Node | None:
 
 
 def _is_plain(strings: StringSet) -> bool:
-    """Whether one tree covers the set, without automata."""
-    return strings.only is not None or (
-        not strings.without
-        and not strings.not_patterns
-        and (not strings.patterns or (len(strings.patterns) == 1 and strings == _only_patterns(strings)))
-    )
-
-
-def _only_patterns(strings: StringSet) -> StringSet:
-    return StringSet(patterns=strings.patterns)
+    """Whether `string_tree` writes the set without automata."""
+    if strings.only is not None or strings == StringSet(strings.min_length, strings.max_length):
+        return True
+    return len(strings.patterns) == 1 and strings == StringSet(patterns=strings.patterns)
 
 
 def _joined(strings: StringSet) -> str | None:
@@ -133,12 +127,3 @@ def _joined(strings: StringSet) -> str | None:
     except TooComplexError:
         return None
     return f"/{regex}/" if len(regex) <= _MAX_JOINED else None
-
-
-def _plain_tree(strings: StringSet) -> Node:
-    if strings.only is not None:
-        return alt(literal(value) for value in sorted(strings.only))
-    if strings.patterns:
-        (pattern,) = strings.patterns
-        return pattern
-    return repeat(ANY_CHAR, strings.min_length, strings.max_length)

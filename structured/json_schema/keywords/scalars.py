@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
@@ -98,11 +99,12 @@ def _numeric(location: Location) -> Iterator[Clause]:
     )
 
 
-def _string_clause(keyword: str, given: StringSet) -> Clause:
+def _string_clause(keyword: str, holding: StringSet, others: StringSet) -> Clause:
+    """The clause of strings that a set holds; those outside of ``others`` fail it."""
     return Clause(
         keyword,
-        lambda: unite(not_of("string"), _some_of([given])),
-        lambda: _some_of(strings.outside(given)),
+        lambda: unite(not_of("string"), _some_of([holding])),
+        lambda: _some_of(strings.outside(others)),
     )
 
 
@@ -114,14 +116,15 @@ def _some_of(sets: Iterable[StringSet]) -> Shapes:
 def _lengths(location: Location) -> Clause:
     minimum = min_count(location, "minLength")
     keyword = "maxLength" if "maxLength" in location.schema else "minLength"
-    return _string_clause(keyword, StringSet(minimum, max_count(location, "maxLength")))
+    given = StringSet(minimum, max_count(location, "maxLength"))
+    return _string_clause(keyword, given, given)
 
 
 def _pattern(expander: Expander, location: Location) -> Clause:
     sets = pattern_sets(expander, location, "pattern", location.schema["pattern"])
     if sets is None:  # nothing is known of it
         return Clause("pattern", lambda: EVERYTHING, lambda: EVERYTHING)
-    return Clause("pattern", _string_clause("pattern", sets[0]).holds, _string_clause("pattern", sets[1]).fails)
+    return _string_clause("pattern", *sets)
 
 
 def _format(expander: Expander, location: Location) -> Iterator[Clause]:
@@ -131,7 +134,7 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
         yield Clause("format", lambda: doubles, None)
     given, most = expander.reading.format_holds(name), expander.reading.format_fails(name)
     if given is not None and most is not None:
-        yield Clause("format", _string_clause("format", given).holds, _string_clause("format", most).fails)
+        yield _string_clause("format", given, most)
 
 
 def _contents(expander: Expander, location: Location) -> Iterator[Clause]:
@@ -143,7 +146,7 @@ def _contents(expander: Expander, location: Location) -> Iterator[Clause]:
         said = location.schema[keyword]
         encoded = encoding_set(said) if asserted and keyword == "contentEncoding" else None
         if encoded is not None:
-            yield Clause(keyword, _string_clause(keyword, encoded).holds, None)
+            yield replace(_string_clause(keyword, encoded, encoded), fails=None)
         elif asserted and keyword == "contentMediaType" and is_json(said):
             yield unsupported(expander, location, keyword, reason)
         else:
