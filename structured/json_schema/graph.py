@@ -115,13 +115,14 @@ def _size(shapes: Shapes) -> int:
 def children(shapes: Shapes) -> Iterator[Demands]:
     """The values inside, in order of appearance, without NEVER."""
     for array in shapes.arrays:
-        yield from (value for value in _items(array) if value != NEVER)
+        yield from (value for value in items(array) if value != NEVER)
     for shape in shapes.objects:
-        yield from (value for _, value in shape.named if value != NEVER)
+        yield from (value for _, value in shape.possible)
         yield from (members.value for members in (*shape.others, *shape.some))
 
 
-def _items(shape: ArrayShape) -> Iterator[Demands]:
+def items(shape: ArrayShape) -> Iterator[Demands]:
+    """The items of an array, the kinds of counted ones too."""
     yield from shape.prefix
     if shape.max_items is None or shape.max_items > len(shape.prefix):
         yield shape.rest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from draftline.structured.json_schema.shapes.demands import NEVER
 from draftline.structured.json_schema.shapes.objects import ObjectShape
 
 BITS: Final = 64
@@ -35,8 +34,8 @@ class Layout:
     """
 
     def __init__(self, shape: ObjectShape) -> None:
-        required = [name for name, value in shape.named if name in shape.required and value != NEVER]
-        optional = [name for name, value in shape.named if name not in shape.required and value != NEVER]
+        required = [name for name, _ in shape.possible if name in shape.required]
+        optional = [name for name, _ in shape.possible if name not in shape.required]
         self.bit_of = {name: bit for bit, name in enumerate(required)}
         self.some_bit = len(required)
         used = self.some_bit + len(shape.some)

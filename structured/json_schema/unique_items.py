@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from draftline.structured.json_schema.counting import all_kinds
 from draftline.structured.json_schema.enumerated import unique_values
-from draftline.structured.json_schema.graph import Graph, items_can_differ, where
+from draftline.structured.json_schema.graph import Graph, items, items_can_differ, where
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.shapes.arrays import ArrayShape
 from draftline.structured.json_schema.shapes.demands import NEVER, Demands
@@ -49,8 +48,8 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
 
     def types(shapes: Iterable[ArrayShape]) -> frozenset[str]:
         """The types of the items of arrays."""
-        items = (graph.nodes.get(item, NOTHING) for shape in shapes for item in _items(shape))
-        return frozenset(name for one in items for name in one.types)
+        found = (graph.nodes.get(item, NOTHING) for shape in shapes for item in items(shape))
+        return frozenset(name for one in found for name in one.types)
 
     def never_ends(values: Iterable[Demands]) -> bool:
         return all(variety.of(value) == ENDLESS for value in values)
@@ -94,7 +93,7 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
         states.append(
             PathState(
                 unique=unique,
-                items=number(item for shape in here for item in _items(shape)),
+                items=number(item for shape in here for item in items(shape)),
                 members={name: number(value for shape in objects for value in _member(shape, name)) for name in names},
                 others=NOWHERE if kinds else number(members.value for shape in objects for members in _unnamed(shape)),
                 varied=never_ends(place),
@@ -124,15 +123,6 @@ def _counts_names(shape: ObjectShape) -> bool:
 def _is_open(shape: ObjectShape) -> bool:
     """Whether another member may always come."""
     return shape.max_members is None and any(never_runs_out(members.names) for members in shape.others)
-
-
-def _items(shape: ArrayShape) -> Iterable[Demands]:
-    return (*shape.prefix, shape.rest, *all_items(shape))
-
-
-def all_items(shape: ArrayShape) -> Iterable[Demands]:
-    """The kinds of items that are counted."""
-    return all_kinds(shape) if shape.contains else ()
 
 
 def _member(shape: ObjectShape, name: str) -> Iterable[Demands]:

@@ -21,7 +21,7 @@ from draftline.structured.json_schema.shapes.demands import NEVER, Demands
 from draftline.structured.json_schema.shapes.member_counts import MAX_ORDERED, MemberCounts
 from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.json_schema.shapes.objects import ObjectShape
-from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet, meet
+from draftline.structured.json_schema.shapes.strings import StringSet
 from draftline.structured.json_schema.shapes.union import Shapes
 from draftline.structured.json_schema.spelling import PropertyOrder, Whitespace
 from draftline.structured.regular.syntax import literal, seq
@@ -129,16 +129,10 @@ class LarkWriter:
         tail = ""
         if rest and (maximum is None or maximum > 0):
             if prefix:
-                count = (
-                    "*"
-                    if minimum <= 0 and maximum is None
-                    else f"{{{max(minimum, 0)},{'' if maximum is None else maximum}}}"
-                )
-                tail = f"({self._comma} {rest}){count}"
+                tail = f"({self._comma} {rest}){_repetition(max(minimum, 0), maximum)}"
             else:
-                low, high = max(minimum, 1) - 1, None if maximum is None else maximum - 1
-                more = "*" if low == 0 and high is None else f"{{{low},{'' if high is None else high}}}"
-                tail = f"{rest} ({self._comma} {rest}){more}" if high != 0 else rest
+                more = _repetition(max(minimum, 1) - 1, None if maximum is None else maximum - 1)
+                tail = f"{rest} ({self._comma} {rest}){more}" if maximum != 1 else rest
         for index in range(len(prefix) - 1, -1, -1):
             separated = f"{self._comma} {prefix[index]}" if index else prefix[index]
             tail = f"{separated} {tail}".rstrip()
@@ -181,7 +175,7 @@ class LarkWriter:
         name = self._shared.get(shape)
         if name is None:
             name = self._shared[shape] = f"o{len(self._shared)}"
-            if not any(value != NEVER for _, value in shape.named) and not shape.some and not shape.min_members:
+            if not shape.possible and not shape.some and not shape.min_members:
                 self._map(name, shape)
             elif self._in_order(shape):
                 self._ordered(name, shape)
@@ -200,11 +194,8 @@ class LarkWriter:
         return len(shape.required) > BITS or (self._order == "schema" and len(shape.named) <= MAX_ORDERED)
 
     def _others(self, shape: ObjectShape) -> Iterator[str]:
-        taken = StringSet(without=frozenset(name for name, _ in shape.named))
-        for members in shape.others:
-            names = meet(members.names, taken) if taken != ALL_STRINGS and taken.without else members.names
-            if not names.is_empty():
-                yield f"{self._key(names)} {self._value(members.value)}"
+        for members in shape.unnamed_members():
+            yield f"{self._key(members.names)} {self._value(members.value)}"
 
     def _map(self, name: str, shape: ObjectShape) -> None:
         others = list(self._others(shape))
@@ -213,7 +204,7 @@ class LarkWriter:
             self._rule(name, [empty])
             return
         member = self._rule(f"{name}_member", others)
-        count = "*" if shape.max_members is None else f"{{0,{shape.max_members - 1}}}"
+        count = _repetition(0, None if shape.max_members is None else shape.max_members - 1)
         more = f"({self._comma} {member}){count}" if shape.max_members != 1 else ""
         self._rule(name, [empty, f"{self._open_object} {member} {more} {self._close_object}"])
 
@@ -230,7 +221,7 @@ class LarkWriter:
 
     def _ordered(self, name: str, shape: ObjectShape) -> None:
         """Properties in the schema's order, then all other members. Each rule knows how many members came before it."""
-        named = [(one, value) for one, value in shape.named if value != NEVER]
+        named = shape.possible
         others = list(self._others(shape))
         counts = MemberCounts(shape)
         last = len(named)
@@ -266,12 +257,11 @@ class LarkWriter:
         layout = Layout(shape)
         needed: list[tuple[str, str, str]] = []  # member, step of the parameter, condition
         further: list[tuple[str, str, str]] = []
-        for one, value in shape.named:
-            if value != NEVER:
-                bit = layout.bit_of.get(one)
-                free = "" if bit is None else f"bit_clear({bit})"
-                step = "_" if bit is None else f"set_bit({bit})"
-                (needed if one in shape.required else further).append((self._member(one, value), step, free))
+        for one, value in shape.possible:
+            bit = layout.bit_of.get(one)
+            free = "" if bit is None else f"bit_clear({bit})"
+            step = "_" if bit is None else f"set_bit({bit})"
+            (needed if one in shape.required else further).append((self._member(one, value), step, free))
         other_step = "_" if layout.other_bit is None else f"set_bit({layout.other_bit})"
         further.extend((other, other_step, "") for other in self._others(shape))
         for index, members in enumerate(shape.some):

@@ -19,7 +19,7 @@ from draftline.structured.json_schema.shapes.arrays import ArrayShape
 from draftline.structured.json_schema.shapes.demands import NEVER, Demands
 from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.json_schema.shapes.objects import ObjectShape
-from draftline.structured.json_schema.shapes.strings import StringSet, meet, string_tree
+from draftline.structured.json_schema.shapes.strings import StringSet, string_tree
 from draftline.structured.json_schema.shapes.union import Shapes
 from draftline.structured.json_schema.spelling import PropertyOrder, Whitespace
 from draftline.structured.regular.dfa import TooComplexError
@@ -165,20 +165,15 @@ class _RegexWriter:
         def member(names: Node, value: Demands) -> Node:
             return seq(string_text(names), spaces.colon, self.value(value, depth + 1))
 
-        named = [(name, value) for name, value in shape.named if value != NEVER]
+        named = shape.possible
         counted = bool(shape.min_members) or (shape.max_members is not None and bool(named))
         ordered = self._order == "schema" and not counted
         if not ordered and len(named) > _MAX_PERMUTED:
             raise NotRegularError(f"more than {_MAX_PERMUTED} properties in any order")
         for members in shape.others:
             self.value(members.value, depth + 1)
-        taken = StringSet(without=frozenset(name for name, _ in shape.named))
-        others: list[Node] = []
         try:
-            for members in shape.others:
-                names = meet(members.names, taken) if taken.without else members.names
-                if not names.is_empty():
-                    others.append(member(string_tree(names), members.value))
+            others = [member(string_tree(members.names), members.value) for members in shape.unnamed_members()]
         except TooComplexError as error:
             raise NotRegularError(str(error)) from None
         if others and (shape.min_members or (named and shape.max_members is not None)):

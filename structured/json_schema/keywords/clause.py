@@ -168,9 +168,9 @@ def _searched(tree: Node) -> StringSet:
     )
 
 
-def absent(name: str) -> list[ObjectShape]:
+def absent(name: str) -> ObjectShape:
     """The objects without a property."""
-    return [ObjectShape(((name, NEVER),))]
+    return ObjectShape(((name, NEVER),))
 
 
 def arrays_of(shapes: list[ArrayShape]) -> Shapes:

@@ -19,7 +19,7 @@ from draftline.structured.json_schema.keywords.clause import (
 from draftline.structured.json_schema.shapes import strings
 from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demands, both
 from draftline.structured.json_schema.shapes.limits import TooManyShapesError
-from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, Members, ObjectShape, settle_object
+from draftline.structured.json_schema.shapes.objects import ANY_OBJECT, Members, ObjectShape, add_members, settle_object
 from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet
 from draftline.structured.json_schema.shapes.union import EVERYTHING, Shapes, intersect, unite
 
@@ -137,13 +137,8 @@ def members_by_name(
     others: list[Members] = []
     for names, value, unmatched in classes:
         final = both(value, additional) if unmatched else value
-        if final == NEVER:
-            continue
-        if names.only is None:
-            others.append(Members(names, final))
-        else:
-            for name in sorted(names.only):
-                named.setdefault(name, final)
+        if final != NEVER:
+            add_members(named, others, names, final)
     return tuple(named.items()), tuple(others)
 
 
@@ -171,12 +166,7 @@ def _restrict_names(expander: Expander, shape: ObjectShape, allowed: Demands) ->
     others: list[Members] = []
     for members in shape.others:
         for names in disjoint:
-            joint = strings.meet(members.names, names)
-            if joint.only is not None:
-                for name in sorted(joint.only):
-                    named.setdefault(name, members.value)
-            elif not joint.is_empty():
-                others.append(Members(joint, members.value))
+            add_members(named, others, strings.meet(members.names, names), members.value)
     return ObjectShape(tuple(named.items()), shape.required, tuple(others), (), shape.min_members, shape.max_members)
 
 
@@ -197,7 +187,7 @@ def _dependencies(expander: Expander, location: Location) -> Iterator[Clause]:
 def _dependent_schema(expander: Expander, location: Location, keyword: str, name: str) -> Clause:
     dependent = expander.document.child(location, keyword, name)
     present = Shapes(objects=(ObjectShape(((name, ANY),), frozenset([name])),))
-    without = unite(not_of("object"), Shapes(objects=tuple(absent(name))))
+    without = unite(not_of("object"), Shapes(objects=(absent(name),)))
     return Clause(
         keyword,
         lambda: unite(without, intersect(present, expander.expand(expander.demand(dependent)))),
@@ -206,7 +196,7 @@ def _dependent_schema(expander: Expander, location: Location, keyword: str, name
 
 
 def _dependency(keyword: str, name: str, needed: list[str]) -> Clause:
-    without = unite(not_of("object"), Shapes(objects=tuple(absent(name))))
+    without = unite(not_of("object"), Shapes(objects=(absent(name),)))
     # With or without the name: of many names that need the same others, few cases are left.
     present = Shapes(objects=(ObjectShape(tuple((one, ANY) for one in dict.fromkeys(needed)), frozenset(needed)),))
 

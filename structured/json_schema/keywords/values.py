@@ -14,7 +14,7 @@ from draftline.structured.json_schema.keywords.clause import (
     not_of,
 )
 from draftline.structured.json_schema.parsing import Json
-from draftline.structured.json_schema.shapes import numbers, strings
+from draftline.structured.json_schema.shapes import numbers
 from draftline.structured.json_schema.shapes.arrays import ANY_ARRAY, ArrayShape
 from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demand, Demands
 from draftline.structured.json_schema.shapes.numbers import NumberSet
@@ -35,11 +35,12 @@ def value_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
 
 def _values(expander: Expander, location: Location, keyword: str, values: list[Json]) -> Clause:
     expander.count_values(location, keyword, len(values))
+    texts = frozenset(value for value in values if isinstance(value, str))
     scalars = Shapes(
         any(value is None for value in values),
         frozenset(value for value in values if isinstance(value, bool)),
         tuple(dict.fromkeys(_point(value, expander.integers) for value in values if is_number(value))),
-        _listed(frozenset(value for value in values if isinstance(value, str))),
+        (StringSet(only=texts),) if texts else (),
     )
     deep = [value for value in values if isinstance(value, list | dict)]
 
@@ -86,7 +87,7 @@ def _not_constant(expander: Expander, location: Location, value: Json) -> Shapes
         for index, item in enumerate(value):
             arrays.append(ArrayShape((*[ANY] * index, other(item)), ANY, index + 1))
         return unite(not_of("array"), Shapes(arrays=tuple(arrays)))
-    objects = [shape for name in value for shape in absent(name)]
+    objects = [absent(name) for name in value]
     for name, member in value.items():
         objects.append(ObjectShape(((name, other(member)),), frozenset([name])))
     objects.extend(settle_object(ANY_OBJECT, (Members(StringSet(without=frozenset(value)), ANY),)))
@@ -96,7 +97,3 @@ def _not_constant(expander: Expander, location: Location, value: Json) -> Shapes
 def _point(value: int | Decimal, integers: IntegerSpelling) -> NumberSet:
     exact = numbers.read_number(value)
     return NumberSet(low=exact, high=exact, literal_integers=integers == "plain" and exact.denominator == 1)
-
-
-def _listed(values: frozenset[str]) -> tuple[StringSet, ...]:
-    return (strings.one_of(values),) if values else ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from draftline.structured.json_schema.shapes.demands import NEVER
 from draftline.structured.json_schema.shapes.objects import ObjectShape
 
 MAX_ORDERED: Final = 2_000
@@ -29,9 +28,8 @@ class MemberCounts:
         self._endless = bool(shape.others)
         # The number of optional properties from each index on.
         self._left = [0]
-        for name, value in reversed(shape.named):
-            if value != NEVER:
-                self._left.append(self._left[-1] + (name not in shape.required))
+        for name, _ in reversed(shape.possible):
+            self._left.append(self._left[-1] + (name not in shape.required))
         self._left.reverse()
 
     @property

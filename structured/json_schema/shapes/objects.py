@@ -50,6 +50,19 @@ class ObjectShape:
                 return members.value
         return NEVER
 
+    @property
+    def possible(self) -> list[tuple[str, Demands]]:
+        """The properties that may be there."""
+        return [(name, value) for name, value in self.named if value != NEVER]
+
+    def unnamed_members(self) -> Iterator[Members]:
+        """The members of ``others``, with names that no property has."""
+        taken = StringSet(without=frozenset(name for name, _ in self.named))
+        for members in self.others:
+            names = meet_strings(members.names, taken) if taken.without else members.names
+            if not names.is_empty():
+                yield Members(names, members.value)
+
 
 ANY_OBJECT: Final = ObjectShape()
 
@@ -67,14 +80,8 @@ def meet_objects(one: ObjectShape, other: ObjectShape) -> Iterator[ObjectShape]:
     for ours in one.others:
         for yours in other.others:
             value = both(ours.value, yours.value)
-            joint = meet_strings(ours.names, yours.names)
-            if value == NEVER or joint.is_empty():
-                continue
-            if joint.only is not None:
-                for name in sorted(joint.only):
-                    named.setdefault(name, value)
-            else:
-                others.append(Members(joint, value))
+            if value != NEVER:
+                add_members(named, others, meet_strings(ours.names, yours.names), value)
     if len(others) > MAX_SHAPES:
         raise TooManyShapesError(f"more than {MAX_SHAPES} classes of member names")
     bounds = [bound for bound in (one.max_members, other.max_members) if bound is not None]
@@ -88,6 +95,15 @@ def meet_objects(one: ObjectShape, other: ObjectShape) -> Iterator[ObjectShape]:
     )
     # A name that only one of the two shapes names is an unnamed member of the other.
     yield from settle_object(joined, one.some + other.some)
+
+
+def add_members(named: dict[str, Demands], others: list[Members], names: StringSet, value: Demands) -> None:
+    """Add members to ``others``, or those whose names are listed to ``named``, unless they are there."""
+    if names.only is not None:
+        for name in sorted(names.only):
+            named.setdefault(name, value)
+    elif not names.is_empty():
+        others.append(Members(names, value))
 
 
 def settle_object(shape: ObjectShape, some: tuple[Members, ...]) -> Iterator[ObjectShape]:

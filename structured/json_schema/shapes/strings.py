@@ -101,11 +101,6 @@ def _is_empty(strings: StringSet) -> bool:
     return is_empty(list(parts_of(strings)), strings.min_length, strings.max_length)
 
 
-def one_of(values: frozenset[str]) -> StringSet:
-    """The set of exactly these strings."""
-    return StringSet(only=values)
-
-
 def meet(one: StringSet, other: StringSet) -> StringSet:
     """The intersection of two sets.
 
