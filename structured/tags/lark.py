@@ -25,6 +25,7 @@ from draftline.structured.language import (
 )
 from draftline.structured.regular import syntax
 from draftline.structured.tags.embedded import EmbeddedGrammars
+from draftline.structured.tags.form import children
 from draftline.structured.tags.special import SpecialNames
 
 _ANY = r"/(?s:.*)/"
@@ -211,16 +212,10 @@ def _is_regular(form: Form) -> bool:
     match form:
         case Leaf(language):
             return language.regex is not None
-        case Literal() | Free():
-            return True
-        case Concatenation(parts):
-            return all(map(_is_regular, parts))
-        case Choice(options):
-            return all(map(_is_regular, options))
-        case Repetition(body) | Separated(body):
-            return _is_regular(body)
         case Tag() | Triggered():
             return False
+        case _:
+            return all(map(_is_regular, children(form)))
 
 
 def _ends_itself(form: Form) -> bool:
@@ -232,10 +227,8 @@ def _ends_itself(form: Form) -> bool:
             return True
         case Tag():
             return "" not in form.ends
-        case Concatenation(parts):
-            return all(map(_ends_itself, parts))
-        case Choice(options):
-            return all(map(_ends_itself, options))
+        case Concatenation() | Choice():
+            return all(map(_ends_itself, children(form)))
         case Repetition(body, low, high):
             return low == high and _ends_itself(body)
         case Free() | Separated() | Triggered():

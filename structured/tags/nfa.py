@@ -86,11 +86,6 @@ class TagNfa:
         """Whether the text may be in its reasoning."""
         return self.boundary is not None and state[0] < self.boundary
 
-    def step(self, state: Positions, byte: int) -> tuple[Positions, tuple[TagEnd, ...]]:
-        """The state after a byte, which is empty if the byte cannot follow, and the tags that end with it."""
-        reached = self.reached(state, byte)
-        return self.arrive(reached), self.closes(reached)
-
     def reached(self, positions: Iterable[int], byte: int) -> list[int]:
         """The positions right behind a byte."""
         reached: list[int] = []

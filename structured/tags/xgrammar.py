@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
@@ -71,12 +71,12 @@ def read_structural_tag(source: str, inner: InnerLanguage) -> Form:
 
 
 class _Members:
-    """The members of a JSON object, each to be taken once."""
+    """The members of a JSON object, each to be taken once. Those in ``left`` were not."""
 
     def __init__(self, value: object, pointer: str) -> None:
         if not isinstance(value, dict):
             raise _invalid(pointer, "has to be an object")
-        self._left = dict(value)
+        self.left = dict(value)
         self.pointer = pointer
 
     def at(self, name: str) -> str:
@@ -85,9 +85,9 @@ class _Members:
 
     def take(self, name: str, default: Any = ...) -> Any:
         """A member's value."""
-        if name not in self._left and default is ...:
+        if name not in self.left and default is ...:
             raise _invalid(self.pointer, f'has no "{name}"')
-        return self._left.pop(name, default)
+        return self.left.pop(name, default)
 
     def text(self, name: str, default: Any = ...) -> str:
         """A string."""
@@ -109,10 +109,6 @@ class _Members:
             raise _invalid(self.at(name), "has to be true or false")
         return value
 
-    def rest(self) -> Mapping[str, Any]:
-        """What was not taken."""
-        return self._left
-
 
 class _Reader:
     def __init__(self, inner: InnerLanguage) -> None:
@@ -125,7 +121,7 @@ class _Reader:
         kind = members.take("type", "structural_tag")
         if kind != "structural_tag":
             raise _invalid("/type", 'has to be "structural_tag"')
-        if "structures" in members.rest() or "triggers" in members.rest():
+        if "structures" in members.left or "triggers" in members.left:
             form = self._old(members)
         else:
             form = self._format(members.take("format"), "/format")
@@ -162,7 +158,7 @@ class _Reader:
         return form
 
     def _nothing_else(self, members: _Members) -> None:
-        for name, value in members.rest().items():
+        for name, value in members.left.items():
             known = _REFUSED_MEMBERS.get(name)
             if known is None:
                 raise _invalid(members.pointer, f'has an unknown member "{name}"')
@@ -226,14 +222,8 @@ class _Reader:
         _check_apart([option for option in options if isinstance(option, Tag)])
         return Choice(options)
 
-    def _optional(self, members: _Members) -> Form:
-        return Repetition(self._format(members.take("content"), members.at("content")), 0, 1)
-
-    def _plus(self, members: _Members) -> Form:
-        return Repetition(self._format(members.take("content"), members.at("content")), 1, None)
-
-    def _star(self, members: _Members) -> Form:
-        return Repetition(self._format(members.take("content"), members.at("content")), 0, None)
+    def _content(self, members: _Members) -> Form:
+        return self._format(members.take("content"), members.at("content"))
 
     def _repeat(self, members: _Members) -> Form:
         low, high = members.take("min"), members.take("max")
@@ -242,15 +232,14 @@ class _Reader:
                 raise _invalid(members.at(name), f"has to be an integer of at most {_MAX_COUNT}")
         if 0 <= high < low:
             raise _invalid(members.at("max"), "is below min")
-        body = self._format(members.take("content"), members.at("content"))
-        return Repetition(body, low, None if high < 0 else high)
+        return Repetition(self._content(members), low, None if high < 0 else high)
 
     def _tag(self, members: _Members) -> Tag:
         begin, end = members.take("begin"), members.take("end")
         for name, mark in (("begin", begin), ("end", end)):
             if isinstance(mark, dict) and mark.get("type") == "token":
                 self.violations.append(Violation(members.at(name), "token", _REFUSED["token"]))
-        content = self._format(members.take("content"), members.at("content"))
+        content = self._content(members)
         if self.violations:
             begin, end = ("" if isinstance(mark, dict) else mark for mark in (begin, end))
         marks = _list(end, members.at("end"), empty=False) if isinstance(end, list) else [end]
@@ -344,9 +333,9 @@ _FORMATS: Final[dict[str, Callable[[_Reader, _Members], Form]]] = {
     "grammar": _Reader._grammar,
     "sequence": _Reader._sequence,
     "or": _Reader._or,
-    "optional": _Reader._optional,
-    "plus": _Reader._plus,
-    "star": _Reader._star,
+    "optional": lambda reader, members: Repetition(reader._content(members), 0, 1),
+    "plus": lambda reader, members: Repetition(reader._content(members), 1, None),
+    "star": lambda reader, members: Repetition(reader._content(members), 0, None),
     "repeat": _Reader._repeat,
     "tag": _Reader._tag,
     "triggered_tags": _Reader._triggered_tags,

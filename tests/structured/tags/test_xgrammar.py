@@ -90,7 +90,7 @@ def test_every_format_is_read_as_it_is_meant(source: str, inside: list[str], out
         if nfa is not None:
             state = nfa.start
             for byte in text.encode():
-                state, _ = nfa.step(state, byte)
+                state = nfa.arrive(nfa.reached(state, byte))
             assert nfa.is_complete(state) == (text in inside), text
 
 
