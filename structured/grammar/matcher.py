@@ -55,20 +55,26 @@ class EndOfSequence:
 
 
 class GrammarMatcher(Matcher):
-    """The position of one output in a grammar."""
+    """The position of one output in a grammar.
+
+    Attributes:
+        parsers: those of the grammar, shared by all its matchers.
+        generation: those that share the parser's lexer.
+        parser: llguidance's matcher.
+    """
 
     def __init__(self, parsers: GrammarParsers, generation: ParserGeneration, vocabulary: GrammarVocabulary) -> None:
         """At the beginning of a text.
 
         Args:
-            parsers: those of the grammar, shared by all its matchers.
+            parsers: those of the grammar.
             generation: the current one of them.
             vocabulary: shared by all matchers of the backend.
         """
         self.parsers = parsers
         self._vocabulary = vocabulary
-        self._generation = generation
-        self._parser = self._generation.parser()
+        self.generation = generation
+        self.parser = generation.parser()
         self._taken: list[int] = []
         self._ends = 0
         self._dead_end = False
@@ -79,19 +85,9 @@ class GrammarMatcher(Matcher):
         return GrammarMatcher(self.parsers, self.parsers.begin(), self._vocabulary)
 
     @property
-    def parser(self) -> LLMatcher:
-        """Llguidance's matcher, for `GrammarMasks`."""
-        return self._parser
-
-    @property
-    def generation(self) -> ParserGeneration:
-        """Those that share the parser's lexer, for `GrammarMasks`."""
-        return self._generation
-
-    @property
     def sound(self) -> bool:
         """Whether no limit has changed what the parser has answered so far."""
-        return not self._parser.is_error() and self._generation.error is None
+        return not self.parser.is_error() and self.generation.error is None
 
     @property
     @override
@@ -111,24 +107,24 @@ class GrammarMatcher(Matcher):
 
         A parser whose answer does not count is replaced, so a question may also consume a token.
         """
-        answer = question(self._parser)
+        answer = question(self.parser)
         while not self.sound and self.failure is None:
             # Ask a new parser, on the lexer that the other texts use, or on a new lexer if that one is dead.
             fresh = False
-            if self._generation.error is not None:
-                self._generation, fresh = self.parsers.replace(self._generation)
+            if self.generation.error is not None:
+                self.generation, fresh = self.parsers.replace(self.generation)
             self._replay()
-            answer = question(self._parser)
+            answer = question(self.parser)
             # Only this text can have used up a fresh lexer, and on a live lexer no other text can spoil a parser.
-            error = self._generation.error
+            error = self.generation.error
             if not self.sound and (fresh or error is None):
-                reason = self.parsers.limits.explain(error or self._parser.get_error())
+                reason = self.parsers.limits.explain(error or self.parser.get_error())
                 self._failure = list(self._taken), reason
         return answer
 
     def _replay(self) -> None:
-        self._parser = self._generation.parser()
-        self._parser.try_consume_tokens(self._taken)
+        self.parser = self.generation.parser()
+        self.parser.try_consume_tokens(self._taken)
 
     @property
     @override
@@ -148,7 +144,7 @@ class GrammarMatcher(Matcher):
     @property
     @override
     def ended(self) -> bool:
-        return bool(self._ends) or (self.complete and self._parser.is_stopped())
+        return bool(self._ends) or (self.complete and self.parser.is_stopped())
 
     @property
     @override
@@ -170,9 +166,9 @@ class GrammarMatcher(Matcher):
         """
         end = self._vocabulary.end
         self._dead_end = False
-        if self._ends or self._parser.is_stopped():
+        if self._ends or self.parser.is_stopped():
             words[:] = end.mask
-        elif not self._parser.is_accepting() and end.allowed(words):
+        elif not self.parser.is_accepting() and end.allowed(words):
             # The grammar names end-of-sequence as if it were text.
             words &= ~end.mask
             if not words.any():
@@ -189,7 +185,7 @@ class GrammarMatcher(Matcher):
         if self._ends or not 0 <= token < self._vocabulary.size:
             return False
         # No limit makes a parser take an illegal token, so only a refusal may have to be asked again.
-        refused = not self._parser.try_consume_tokens([token]) or self._parser.is_error()
+        refused = not self.parser.try_consume_tokens([token]) or self.parser.is_error()
         if refused and not self._ask(lambda parser: parser.try_consume_tokens([token])):
             return False
         self._taken.append(token)
@@ -206,16 +202,16 @@ class GrammarMatcher(Matcher):
             return
         self._dead_end = False
         del self._taken[len(self._taken) - count :]
-        if self._parser.is_error():  # a failed parser cannot roll back
+        if self.parser.is_error():  # a failed parser cannot roll back
             self._replay()
         else:
-            self._parser.rollback(count)
+            self.parser.rollback(count)
 
     @override
     def forced(self) -> bytes:
-        if not self.parsers.forces or self.ended or self.failure is not None or self._parser.is_stopped():
+        if not self.parsers.forces or self.ended or self.failure is not None or self.parser.is_stopped():
             return b""
-        text = self._parser.compute_ff_bytes()
+        text = self.parser.compute_ff_bytes()
         if len(text) <= _MAX_FORCED_BYTES and self.sound:
             return text
         self.parsers.forces = False

@@ -209,7 +209,7 @@ def test_a_grammar_that_takes_long_to_build_is_built_beforehand(grammars: Gramma
     def build() -> ParserGeneration:
         threads.append(threading.get_ident())
         time.sleep(0.02)
-        return ParserGeneration(real._generation.parser(), ids("a")[0])
+        return ParserGeneration(real.generation.parser(), ids("a")[0])
 
     with ThreadPoolExecutor(1) as background:
         parsers = GrammarParsers(build, "", GrammarLimits(), background)
