@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from draftline.structured.automaton.limits import MAX_PARTS_BYTES
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.grammar.ebnf import is_ebnf, read_ebnf
 from draftline.structured.grammar.ebnf_language import MAX_NODES, ebnf_lark, ebnf_regex
@@ -159,9 +160,6 @@ def _structural_tag(constraint: ConstraintSpec) -> Language:
 
     return form_language(read_structural_tag(constraint.source, inner))
 
-
-MAX_PARTS_BYTES = 64 << 10
-"""The most bytes of the regular expressions inside a structural tag that has an automaton."""
 
 _GRAMMAR_ONLY = replace(DEFAULT_LIMITS, regex_bytes=0)
 _TOO_MANY_PARTS = f"the regular expressions inside the structural tag have more than {MAX_PARTS_BYTES} bytes"

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from draftline.structured.worker_processes import KEPT_BYTES
 
+MAX_PARTS_BYTES = 64 << 10
+"""The most bytes of the regular expressions inside a structural tag that has an automaton."""
+
 
 class AutomatonTooLargeError(Exception):
     """Compiling the automaton would exceed a limit of size, time or memory."""
@@ -29,7 +32,7 @@ class AutomatonLimits:
 
     regex_bytes: int = 1 << 20
     seconds: float = 2.5
-    parts_bytes: int = 64 << 10
+    parts_bytes: int = MAX_PARTS_BYTES
     memory_bytes: int = 3 << 30
     states: int = 50_000
     table_bytes: int = 32 << 20
