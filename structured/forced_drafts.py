@@ -22,15 +22,12 @@ def forced_drafts(matcher: Matcher, vocabulary: ByteVocabulary, max_tokens: int)
         if len(taken) == max_tokens or not matcher.advance(token):
             break
         taken.append(token)
+    drafts = taken
     if len(taken) == len(tokens):
         if not matcher.ended:
             drafts = taken[:-1]
         elif taken and len(taken) < max_tokens:
             drafts = [*taken, min(vocabulary.eos_ids)]
-        else:
-            drafts = taken
-    else:
-        drafts = taken
     matcher.rollback(len(taken))
     return tuple(drafts)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
-from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words
+from draftline.structured.matcher import MaskBatcher, Masks, Matcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ def fill_masks(rows: Sequence[MaskedRow], masks: Masks) -> dict[int, Exception]:
     """
     faults: dict[int, Exception] = {}
 
-    def contained(index: int, ask: Callable[[], int]) -> int:
-        """What ``ask`` returns; 0 if the row's matcher has failed, or fails now."""
+    def contained(index: int, ask: Callable[[], int | None]) -> int:
+        """The number that ``ask`` returns; 0 without one, or if the row's matcher has failed, or fails now."""
         if index not in faults:
             try:
-                return ask()
+                return ask() or 0
             except Exception as error:  # noqa: BLE001 - the caller ends this row's output
                 faults[index] = error
         return 0
@@ -63,7 +63,7 @@ def fill_masks(rows: Sequence[MaskedRow], masks: Masks) -> dict[int, Exception]:
             batcher.fill([(rows[index].matcher, firsts[index]) for index in indices], masks)
         except Exception:  # noqa: BLE001 - one by one, they show whose error it is
             for index in indices:
-                contained(index, partial(_fill, rows[index].matcher, masks[firsts[index]]))
+                contained(index, partial(rows[index].matcher.fill_mask, masks[firsts[index]]))
 
     # Masks behind drafts follow one by one: each depends on the draft before it.
     for index, row in enumerate(rows):
@@ -72,7 +72,7 @@ def fill_masks(rows: Sequence[MaskedRow], masks: Masks) -> dict[int, Exception]:
         if row.drafts:
             count += contained(index, partial(_fill_behind, row.matcher, row.drafts, of_row))
         if count:
-            contained(index, partial(_roll_back, row.matcher, count))
+            contained(index, partial(row.matcher.rollback, count))
         if index in faults:
             of_row[:] = -1
     return faults
@@ -84,16 +84,6 @@ def _advance(matcher: Matcher, tokens: Sequence[int]) -> int:
         if not matcher.advance(token):
             return count
     return len(tokens)
-
-
-def _fill(matcher: Matcher, words: Words) -> int:
-    matcher.fill_mask(words)
-    return 0
-
-
-def _roll_back(matcher: Matcher, count: int) -> int:
-    matcher.rollback(count)
-    return 0
 
 
 def _fill_behind(matcher: Matcher, drafts: Sequence[int], masks: Masks) -> int:
