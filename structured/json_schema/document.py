@@ -82,6 +82,10 @@ class Location:
     dialect: Dialect
     scope: tuple[tuple[str, str], ...] = ()
 
+    def made(self, suffix: str, schema: Json) -> Location:
+        """A schema that is not in the document but made of parts of this one; the suffix tells it from others, by a NUL."""
+        return replace(self, pointer=self.pointer + suffix, schema=schema)
+
     def __hash__(self) -> int:
         return hash((self.pointer, self.base, self.scope))
 

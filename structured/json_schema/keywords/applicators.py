@@ -107,7 +107,7 @@ def _one_of(expander: Expander, location: Location) -> Clause:
     options = _branches(expander, location, "oneOf")
     # Which options exclude one another depends on the values that the schema allows.
     beside = {keyword: location.schema[keyword] for keyword in ("type", "required") if keyword in location.schema}
-    allowed = Location(f"{location.pointer}\0oneOf", beside or True, location.base, location.dialect)
+    allowed = location.made("\0oneOf", beside or True)
 
     def holds() -> Shapes:
         positive = [both(expander.demand(option), expander.demand(allowed)) for option in options]

@@ -140,20 +140,10 @@ def _cases(expander: Expander, location: Location, but: str, known: Case, path: 
             + [_joined(fails, other) for other in otherwise]
         )
     for name in _names(schema.get("dependentSchemas")):
-        present = Location(f"{location.pointer}/dependentSchemas\0{name}", {"required": [name]}, "", location.dialect)
         inner = below("dependentSchemas", name)[1]
-        is_object = Location(f"{location.pointer}/dependentSchemas\0object", {"type": "object"}, "", location.dialect)
-        there = both(expander.demand(is_object), expander.demand(present))
-        if not all(case.silent() for case in inner):
-            absent = expander.demand(
-                Location(
-                    f"{location.pointer}/dependentSchemas\0no-{name}",
-                    {"not": {"type": "object", "required": [name]}},
-                    "",
-                    location.dialect,
-                )
-            )
-            product([_joined(Case(there), case) for case in inner] + [Case(absent)])
+        present = location.made(f"/dependentSchemas\0{name}", {"type": "object", "required": [name]})
+        there, absent = Case(expander.demand(present)), Case(expander.demand(present, holds=False))
+        product([_joined(there, case) for case in inner] + [absent])
     return list(dict.fromkeys(cases))
 
 
@@ -272,10 +262,8 @@ def _items(expander: Expander, location: Location, cases: list[Case]) -> Clause:
         """The schema of items behind the evaluated ones: counted, or as the keyword demands."""
         if not case.counted:
             return inner
-        # The location is synthetic: its pointer makes it unique, and its schema refers to schemas that stand elsewhere.
         options = [counted.schema for counted in case.counted]
-        pointer = f"{location.pointer}/unevaluatedItems\0{number}"
-        return Location(pointer, {"anyOf": [*options, inner.schema]}, location.base, location.dialect, location.scope)
+        return location.made(f"/unevaluatedItems\0{number}", {"anyOf": [*options, inner.schema]})
 
     rests = [later(case, number) for number, case in enumerate(cases)]
 
