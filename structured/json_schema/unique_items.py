@@ -31,88 +31,109 @@ _REASON: Final = "an array of this type and place may not have unique items, sin
 
 def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
     """Where the items of arrays have to differ; None if nowhere, or if a violation had to be reported."""
-
-    def on_host(shape: ArrayShape) -> bool:
-        return bool(shape.unique) and unique_values(shape, graph.nodes.__getitem__) is None
-
-    arrays = [shape for shapes in graph.nodes.values() for shape in shapes.arrays if on_host(shape)]
+    places = _Places(graph, normaliser)
+    arrays = [shape for shapes in graph.nodes.values() for shape in shapes.arrays if places.compares(shape)]
     counting = [value for value, shapes in graph.nodes.items() if any(map(_counts_names, shapes.objects))]
     if not arrays and not counting:
         return None
     everything = sorted({pointer for shape in arrays for pointer in shape.unique})
-    root = frozenset([graph.root])
-    numbers = {root: 0}
-    queue = [root]
     states: list[PathState] = []
-    variety = Variety(lambda value: graph.nodes.get(value, NOTHING))
-
-    def types(shapes: Iterable[ArrayShape]) -> frozenset[str]:
-        """The types of the items of arrays."""
-        found = (graph.nodes.get(item, NOTHING) for shape in shapes for item in items(shape))
-        return frozenset(name for one in found for name in one.types)
-
-    def never_ends(values: Iterable[Demands]) -> bool:
-        return all(variety.of(value) == ENDLESS for value in values)
-
-    def number(values: Iterable[Demands]) -> int:
-        known = frozenset(value for value in values if value in graph.nodes)
-        inside = frozenset(value for value in known if not _is_scalar(graph.nodes[value]))
-        text = _all_strings(graph.nodes[value] for value in known)
-        if not inside and (never_ends(known) or not text):
-            return TEXT if text else VARIED if known and never_ends(known) else NOWHERE
-        if known not in numbers:
-            numbers[known] = len(queue)
-            queue.append(known)
-        return numbers[known]
-
-    for place in queue:
-        if len(queue) > MAX_STATES:
+    for place in places.found:
+        if len(places.found) > MAX_STATES:
             for pointer in everything:
                 normaliser.report(pointer, "uniqueItems", f"its arrays are in more than {MAX_STATES} kinds of places")
             return None
-        here = [shape for value in place for shape in graph.nodes[value].arrays]
-        asking = [shape for shape in here if on_host(shape)]
-        unique = types(asking)
-        # Alternatives that allow repeated items of these types: arrays that have some are left out.
-        loose = [
-            shape for shape in here if not shape.unique and shape.max_items not in (0, 1) and unique & types([shape])
-        ]
-        if not all(items_can_differ(shape, variety) for shape in loose):
-            unique = frozenset()
-            for pointer in sorted({pointer for shape in asking for pointer in shape.unique}):
-                normaliser.report(pointer, "uniqueItems", _REASON)
-        objects = [shape for value in place for shape in graph.nodes[value].objects]
-        names = dict.fromkeys(name for shape in objects for name, _ in shape.named)
-        kinds, combinations = _kinds(objects)
-        by_kind: dict[tuple[bool, ...], int] = {}
-        for inside in combinations:
-            having = {kind for kind, has in zip(kinds, inside, strict=True) if has}
-            by_kind[inside] = number(
-                members.value for shape in objects for members in _unnamed(shape) if members.names in having
-            )
-        states.append(
-            PathState(
-                unique=unique,
-                items=number(item for shape in here for item in items(shape)),
-                members={name: number(value for shape in objects for value in _member(shape, name)) for name in names},
-                others=NOWHERE if kinds else number(members.value for shape in objects for members in _unnamed(shape)),
-                varied=never_ends(place),
-                varied_members=frozenset(
-                    name for name in names if all(_is_varied(shape, name, variety) for shape in objects)
-                ),
-                text=_all_strings(graph.nodes[value] for value in place),
-                distinct=any(map(_counts_names, objects)),
-                unnamed=any(shape.others for shape in objects),
-                limited=any(not never_runs_out(members.names) for shape in objects for members in shape.others),
-                open=bool(objects) and all(map(_is_open, objects)),
-                kinds=tuple(dfa.build(string_tree(kind)) for kind in kinds),
-                by_kind=by_kind,
-            )
-        )
+        states.append(places.state(place))
     pointers = [normaliser.place(pointer, "uniqueItems") for pointer in everything]
     pointers.extend(normaliser.place(where(value, "minProperties"), "minProperties") for value in counting)
     compares = any(state.unique or state.distinct for state in states)
     return UniquePaths(tuple(states), tuple(pointers)) if compares else None
+
+
+class _Places:
+    """The places of a document: sets of values that may be in one place, whichever path leads there.
+
+    Attributes:
+        found: the places so far; the number of each is its index. The first one is the whole document's.
+    """
+
+    def __init__(self, graph: Graph, normaliser: Normaliser) -> None:
+        self._nodes = graph.nodes
+        self._normaliser = normaliser
+        self._variety = Variety(lambda value: graph.nodes.get(value, NOTHING))
+        self.found = [frozenset([graph.root])]
+        self._numbers = {self.found[0]: 0}
+
+    def compares(self, shape: ArrayShape) -> bool:
+        """Whether the host compares the items of an array: the grammar does so with short lists."""
+        return bool(shape.unique) and unique_values(shape, self._nodes.__getitem__) is None
+
+    def state(self, place: Iterable[Demands]) -> PathState:
+        """What is to be known in a place. Places inside it are found, if they are new."""
+        arrays = [shape for value in place for shape in self._nodes[value].arrays]
+        objects = [shape for value in place for shape in self._nodes[value].objects]
+        unique = self._unique(arrays)
+        names = dict.fromkeys(name for shape in objects for name, _ in shape.named)
+        unnamed = [members for shape in objects for members in _unnamed(shape)]
+        kinds, combinations = _kinds(unnamed)
+        by_kind: dict[tuple[bool, ...], int] = {}
+        for inside in combinations:
+            having = {kind for kind, has in zip(kinds, inside, strict=True) if has}
+            by_kind[inside] = self._number(members.value for members in unnamed if members.names in having)
+        return PathState(
+            unique=unique,
+            items=self._number(item for shape in arrays for item in items(shape)),
+            members={
+                name: self._number(value for shape in objects for value in _member(shape, name)) for name in names
+            },
+            others=NOWHERE if kinds else self._number(members.value for members in unnamed),
+            varied=self._never_ends(place),
+            varied_members=frozenset(
+                name for name in names if all(_is_varied(shape, name, self._variety) for shape in objects)
+            ),
+            text=_all_strings(self._nodes[value] for value in place),
+            distinct=any(map(_counts_names, objects)),
+            unnamed=any(shape.others for shape in objects),
+            limited=any(not never_runs_out(members.names) for shape in objects for members in shape.others),
+            open=bool(objects) and all(map(_is_open, objects)),
+            kinds=tuple(dfa.build(string_tree(kind)) for kind in kinds),
+            by_kind=by_kind,
+        )
+
+    def _unique(self, arrays: list[ArrayShape]) -> frozenset[str]:
+        """The types of the items that have to differ in one of the arrays of a place, and so in all of them.
+
+        Arrays that may have equal items of these types are left out, if others remain.
+        """
+        asking = list(filter(self.compares, arrays))
+        unique = self._types(asking)
+        loose = [
+            one for one in arrays if not one.unique and one.max_items not in (0, 1) and unique & self._types([one])
+        ]
+        if all(items_can_differ(one, self._variety) for one in loose):
+            return unique
+        for pointer in sorted({pointer for one in asking for pointer in one.unique}):
+            self._normaliser.report(pointer, "uniqueItems", _REASON)
+        return frozenset()
+
+    def _types(self, arrays: Iterable[ArrayShape]) -> frozenset[str]:
+        """The types of the items of arrays."""
+        found = (self._nodes.get(item, NOTHING) for shape in arrays for item in items(shape))
+        return frozenset(name for one in found for name in one.types)
+
+    def _never_ends(self, values: Iterable[Demands]) -> bool:
+        return all(self._variety.of(value) == ENDLESS for value in values)
+
+    def _number(self, values: Iterable[Demands]) -> int:
+        """The state of the place of some values."""
+        place = frozenset(value for value in values if value in self._nodes)
+        text = _all_strings(self._nodes[value] for value in place)
+        if all(_is_scalar(self._nodes[value]) for value in place) and (self._never_ends(place) or not text):
+            return TEXT if text else VARIED if place and self._never_ends(place) else NOWHERE
+        if place not in self._numbers:
+            self._numbers[place] = len(self.found)
+            self.found.append(place)
+        return self._numbers[place]
 
 
 def _counts_names(shape: ObjectShape) -> bool:
@@ -143,12 +164,12 @@ def _unnamed(shape: ObjectShape) -> tuple[Members, ...]:
     return (*shape.others, *shape.some)
 
 
-def _kinds(objects: list[ObjectShape]) -> tuple[list[StringSet], list[tuple[bool, ...]]]:
+def _kinds(unnamed: list[Members]) -> tuple[list[StringSet], list[tuple[bool, ...]]]:
     """The sets of names that tell unnamed members apart, and which of them have a name: each combination that a name has.
 
     There are none if there is one set, or if they are too complex.
     """
-    kinds = list(dict.fromkeys(members.names for shape in objects for members in _unnamed(shape)))
+    kinds = list(dict.fromkeys(members.names for members in unnamed))
     if not 1 < len(kinds) <= _MAX_KINDS:
         return [], []
     try:
