@@ -106,15 +106,8 @@ def build(tree: Node) -> Dfa:
         states = zip(behind, pasts, past, strict=True)
         return frozenset(one for one, automaton, state in states if automaton.accepts[state] == one.inside)
 
-    # Universal states accept every continuation: other NFA states next to one make no difference, nor does what was before.
-    universal: set[int] = set()
-    everything: frozenset[int] = frozenset()
-    for state, move in enumerate(nfa.moves):
-        if move is not None and move[0] == charset.ALL:
-            after = threads.closure([move[1]], False, frozenset())
-            if state in after and nfa.end in after:
-                universal.add(state)
-                everything = after
+    # Beside a universal state, other NFA states make no difference, nor does what was before.
+    universal, everything = threads.universal()
     nothing = (0,) * len(pasts)
     first = (threads.closure([nfa.start], True, holding(nothing)), nothing)
     numbers = {first: 0}
@@ -251,6 +244,18 @@ class _Threads:
         return frozenset(
             one for one in seen if (state := self._contents[one][0]) == self._nfa.end or self._nfa.moves[state]
         )
+
+    def universal(self) -> tuple[set[int], frozenset[int]]:
+        """The states that accept every rest of the text, and the closure of such states."""
+        found: set[int] = set()
+        everything: frozenset[int] = frozenset()
+        for state, move in enumerate(self._nfa.moves):
+            if move is not None and move[0] == charset.ALL:
+                after = self.closure([move[1]], False, frozenset())
+                if state in after and self._nfa.end in after:
+                    found.add(state)
+                    everything = after
+        return found, everything
 
 
 def minimal(dfa: Dfa) -> Dfa:
