@@ -219,16 +219,11 @@ def has_free_names(shape: ObjectShape) -> bool:
 
 
 def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
-    reason = ""
-    if any(one.high is not None and len(one.value) != 1 for one in shape.contains):
-        reason = "a maximum count cannot be enforced for items that match several schemas"
-    elif shape.contains and not is_small(shape):
-        reason = "its counts are too large"
-    if not reason:
+    if not shape.contains or is_small(shape):
         return shape
     for one in shape.contains:
-        demand = min(one.value, key=lambda demand: demand.order)
-        normaliser.report(demand.location.pointer.rpartition("/")[0], "contains", reason)
+        (demand,) = one.value
+        normaliser.report(demand.location.pointer.rpartition("/")[0], "contains", "its counts are too large")
     return replace(shape, contains=())
 
 
