@@ -129,8 +129,8 @@ def _pair(left: _Piece, right: _Piece) -> Iterable[_Piece]:
     if left.after == right.before == _ANY:
         yield _Piece(left.before, seq(left.tree, right.tree), right.after)
         return
-    ending = left.tree if right.before == _ANY else _ending(left.tree, right.before.characters)
-    beginning = right.tree if left.after == _ANY else _beginning(right.tree, left.after.characters)
+    ending = left.tree if right.before == _ANY else _with_edge(left.tree, right.before.characters, at_end=True)
+    beginning = right.tree if left.after == _ANY else _with_edge(right.tree, left.after.characters, at_end=False)
     yield _Piece(left.before, seq(ending, beginning), right.after)
     if right.before != _ANY and _may_be_empty(left.tree):
         yield _Piece(left.before.within(right.before), beginning, right.after)
@@ -163,45 +163,30 @@ def _may_be_empty(tree: Node) -> bool:
     return lengths(tree)[0] == 0
 
 
-def _beginning(tree: Node, first: CharSet) -> Node:
-    """The texts of a tree that begin with a character of a set."""
-    if isinstance(tree, Seq):
-        options: list[Node] = []
-        for index, part in enumerate(tree.parts):
-            options.append(seq(_beginning(part, first), *tree.parts[index + 1 :]))
-            _bound(options, tree.size)
-            if not _may_be_empty(part):
-                break
-        return alt(options)
+def _with_edge(tree: Node, edge: CharSet, *, at_end: bool) -> Node:
+    """The texts of a tree that begin with a character of a set, or end with one."""
+    if isinstance(tree, Chars):
+        return Chars(charset.intersection(tree.set, edge))
+    if isinstance(tree, Alt):
+        return alt(_with_edge(option, edge, at_end=at_end) for option in tree.options)
     if isinstance(tree, Repeat):
-        return seq(_beginning(tree.node, first), _once_less(tree))
-    return _narrowed(tree, first) if isinstance(tree, Chars) else alt(_beginning(one, first) for one in _options(tree))
+        return _outward([_with_edge(tree.node, edge, at_end=at_end), _once_less(tree)], at_end)
+    assert isinstance(tree, Seq)
+    inward = tree.parts[::-1] if at_end else tree.parts
+    options: list[Node] = []
+    for index, part in enumerate(inward):
+        options.append(_outward([_with_edge(part, edge, at_end=at_end), *inward[index + 1 :]], at_end))
+        _bound(options, tree.size)
+        if not _may_be_empty(part):
+            break
+    return alt(options)
 
 
-def _ending(tree: Node, last: CharSet) -> Node:
-    """The texts of a tree that end with a character of a set."""
-    if isinstance(tree, Seq):
-        options: list[Node] = []
-        for index, part in reversed(list(enumerate(tree.parts))):
-            options.append(seq(*tree.parts[:index], _ending(part, last)))
-            _bound(options, tree.size)
-            if not _may_be_empty(part):
-                break
-        return alt(options)
-    if isinstance(tree, Repeat):
-        return seq(_once_less(tree), _ending(tree.node, last))
-    return _narrowed(tree, last) if isinstance(tree, Chars) else alt(_ending(one, last) for one in _options(tree))
+def _outward(parts: list[Node], at_end: bool) -> Node:
+    """The sequence of parts that are listed from one of its edges on: from its end, or from its beginning."""
+    return seq(*(reversed(parts) if at_end else parts))
 
 
 def _once_less(tree: Repeat) -> Node:
     """The other times of a repetition, one of which has characters."""
     return repeat(tree.node, max(tree.low - 1, 0), None if tree.high is None else tree.high - 1)
-
-
-def _narrowed(tree: Chars, characters: CharSet) -> Node:
-    return Chars(charset.intersection(tree.set, characters))
-
-
-def _options(tree: Node) -> tuple[Node, ...]:
-    assert isinstance(tree, Alt)
-    return tree.options
