@@ -1,8 +1,8 @@
 """Rules of a Lark grammar that no output can follow.
 
-Some match no finite text, such as ``a: "x" a``: a text that enters one never ends. Others have more alternatives than the
-parser follows at once, which it would notice only where an output reaches them. Only the structure of rules is read. Terminals, nested grammars and everything else count as texts that end: llguidance
-checks them itself.
+Some match no finite text, such as ``a: "x" a``: a text that enters one never ends. Others have more alternatives than
+the parser follows at once, which it would notice only where an output reaches them. Only the structure of rules is
+read. Terminals, nested grammars and everything else count as texts that end: llguidance checks them itself.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ _SHORT: Final = frozenset(_NAMES.values())
 _UNIONS: Final = {"LC": ("Lu", "Ll", "Lt")}
 
 CATEGORIES: Final = (*_NAMES, *_SHORT)
-"""The names of categories, long and short. Those of unassigned characters and surrogates are not among them: which characters are unassigned depends on the
-version, and a text has no surrogates."""
+"""The names of categories, long and short. Those of unassigned characters and surrogates are not among them: which
+characters are unassigned depends on the version, and a text has no surrogates."""
 
 
 def category(name: str) -> CharSet | None:
