@@ -12,7 +12,7 @@ from pydantic_core import SchemaValidator, ValidationError
 
 from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader, text, text_or_refusal
-from draftline.structured.types.texts.decimals import decimal_text, exact, integer_text
+from draftline.structured.types.texts.decimals import decimal_text, exact
 from draftline.structured.types.texts.trees import tree
 
 MAX_INT_DIGITS: Final = 40
@@ -89,7 +89,7 @@ def read_complex(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 
 def int_key(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Integers as names of members."""
-    return text_or_refusal(reader, place, "int", lambda: integer_text(number_set(schema), 18))
+    return text_or_refusal(reader, place, "int", lambda: decimal_text(number_set(schema), 18, 0))
 
 
 def float_key(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:

@@ -93,12 +93,10 @@ def read_url(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     if not schemes:
         raise place.unwritable("url", f"pydantic reads no URLs of its schemes: {', '.join(named)}")
     limit = schema.get("max_length")
-    fragment = text(network.url_text(schemes, bounded=limit is not None, user=not _is_web(schemes)))
+    fragment = text(
+        network.url_text(schemes, bounded=limit is not None, user=not set(schemes) <= set(_DEFAULT_SCHEMES))
+    )
     if limit is not None:
         # A value also has a slash behind its host, and what its URL leaves to the defaults.
         fragment["maxLength"] = max(0, limit - 2 - sum(len(str(schema.get(key, ""))) for key in _DEFAULTS))
     return fragment
-
-
-def _is_web(schemes: list[str]) -> bool:
-    return set(schemes) <= set(_DEFAULT_SCHEMES)

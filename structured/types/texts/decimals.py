@@ -57,16 +57,6 @@ def decimal_text(within: NumberSet, max_digits: int | None = None, decimal_place
     return written
 
 
-@functools.lru_cache(maxsize=256)
-def integer_text(within: NumberSet, max_digits: int) -> Node:
-    """The integers of a set, of at most so many digits.
-
-    Raises:
-        TooComplexError, InexpressibleNumbersError: they have too many cases.
-    """
-    return decimal_text(within, max_digits, 0)
-
-
 def _digits(max_digits: int | None, decimal_places: int | None, max_whole: int) -> Node:
     """Magnitudes of at most ``max_digits`` digits, at most ``decimal_places`` of them behind the point.
 

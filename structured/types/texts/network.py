@@ -80,17 +80,13 @@ MAX_EMAIL_LENGTH: Final = 4 * 15 + 3 + len("@") + 3 * (1 + 2 * 24 + 1) + 18
 
 
 @functools.cache
-def _top_level() -> Node:
-    return without(tree("[a-z]{2,18}"), tree(_RESERVED))
-
-
-@functools.cache
 def email_text() -> Node:
     """Email addresses: up to four atoms before the @, up to four labels behind it, no reserved top-level domain.
 
     The domain is in lower case, as pydantic leaves it.
     """
-    return seq(tree(f"(?:{_LOCAL})@(?:{_LABEL}\\.){{1,3}}"), _top_level())
+    top_level = without(tree("[a-z]{2,18}"), tree(_RESERVED))
+    return seq(tree(f"(?:{_LOCAL})@(?:{_LABEL}\\.){{1,3}}"), top_level)
 
 
 @functools.cache
@@ -107,6 +103,7 @@ def name_email_text() -> Node:
 
 
 _HOST_LABEL: Final = "[a-zA-Z0-9](?:[a-zA-Z0-9_]|-[a-zA-Z0-9]){0,24}"
+_HOST_END: Final = "[a-zA-Z](?:[a-zA-Z0-9_]|-[a-zA-Z0-9]){0,18}"
 _PERCENT: Final = "%[0-9A-Fa-f]{2}"
 _PERSON: Final = f"(?:[A-Za-z0-9._~-]|{_PERCENT})"
 _PORT: Final = "(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6(?:[0-4][0-9]{3}|5(?:[0-4][0-9]{2}|5(?:[0-2][0-9]|3[0-5]))))"
@@ -125,7 +122,7 @@ def url_text(schemes: Sequence[str], *, bounded: bool, user: bool) -> Node:
     """
     scheme = alt(literal(one) for one in schemes if one != "file")
     # A last label that is not a number cannot be read as an IPv4 address.
-    name = seq(repeat(tree(f"{_HOST_LABEL}\\."), 0, 5), _host_end())
+    name = seq(repeat(tree(f"{_HOST_LABEL}\\."), 0, 5), tree(_HOST_END))
     host = alt([name, tree(IPV4)])
     port = tree(f"(?::{_PORT})?")
     person = tree(f"(?:{_PERSON}{{0,32}}(?::{_PERSON}{{1,32}})?@)?") if user else tree("")
@@ -140,8 +137,3 @@ def url_text(schemes: Sequence[str], *, bounded: bool, user: bool) -> Node:
 def least_url(scheme: str) -> str:
     """A URL of a scheme as `url_text` writes it."""
     return "file:///" if scheme == "file" else f"{scheme}://a"
-
-
-@functools.cache
-def _host_end() -> Node:
-    return tree("[a-zA-Z](?:[a-zA-Z0-9_]|-[a-zA-Z0-9]){0,18}")

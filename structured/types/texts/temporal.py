@@ -40,7 +40,7 @@ def time_text(low: time | None, high: time | None, zone: Zone) -> Node:
     """The times from ``low`` to ``high``, which have one offset or none."""
     parts = [tree(_TIME)]
     if low is not None:
-        parts.append(at_least(_least(low.isoformat())))
+        parts.append(at_least(low.replace(tzinfo=None).isoformat()))
     if high is not None:
         parts.append(at_most(high.replace(tzinfo=None).isoformat("microseconds")))
     return seq(both(*parts) if len(parts) > 1 else parts[0], _zone_text(zone, low, high))
@@ -82,10 +82,6 @@ def _wall(bound: datetime | None, zone: Zone) -> datetime | None:
     if bound is None or bound.tzinfo is None:
         return bound
     return (bound if zone == "naive" else bound.astimezone(UTC)).replace(tzinfo=None)
-
-
-def _least(text: str) -> str:
-    return text.partition("+")[0]
 
 
 def _zone_text(zone: Zone, low: time | datetime | None, high: time | datetime | None) -> Node:

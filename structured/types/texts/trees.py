@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-
 from draftline.structured.regular import charset, dfa, ecma
 from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import ANY_TEXT, Chars, Node, alt, literal, seq
 
-
-@functools.lru_cache(maxsize=512)
-def tree(pattern: str) -> Node:
-    """The tree of a pattern without anchors."""
-    return ecma.parse(pattern)
+tree = ecma.parse
+"""The tree of a pattern without anchors."""
 
 
 def both(*trees: Node) -> Node:
