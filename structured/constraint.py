@@ -153,7 +153,7 @@ def _structural_tag(constraint: ConstraintSpec) -> Language:
         nonlocal room
         close = constraint.close_objects or close_objects
         inside = replace(constraint, kind=kind, source=source, close_objects=close, reasoning=None)
-        read = _inner_language if len(source) < _MAX_CACHED else _embedded
+        read = _cached_embedded if len(source) < _MAX_CACHED else _embedded
         allowed = read(inside, room >= 0)
         room -= len(allowed.regex or "")
         return allowed
@@ -166,12 +166,6 @@ _TOO_MANY_PARTS = f"the regular expressions inside the structural tag have more 
 
 _MAX_CACHED = 1 << 14
 """Longer sources are not cached: they would take much memory."""
-
-
-@lru_cache(maxsize=1024)
-def _inner_language(constraint: ConstraintSpec, regular: bool) -> Language:
-    """`_embedded`, cached: many structural tags share tools."""
-    return _embedded(constraint, regular)
 
 
 def _embedded(constraint: ConstraintSpec, regular: bool) -> Language:
@@ -194,6 +188,10 @@ def _embedded(constraint: ConstraintSpec, regular: bool) -> Language:
     if not constraint.best_effort:
         raise UnsupportedConstraintError(violations)
     return replace(allowed, unique=None, unenforced=(*allowed.unenforced, *violations))
+
+
+_cached_embedded = lru_cache(maxsize=1024)(_embedded)
+"""Many structural tags share tools."""
 
 
 def _any(constraint: ConstraintSpec) -> Language:
