@@ -18,7 +18,7 @@ from draftline.structured.json_schema.member_bits import BITS, COUNTER_BITS, hav
 from draftline.structured.json_schema.multiples import InexpressibleNumbersError, native_schemas
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.shapes.arrays import ArrayShape, settle_array
-from draftline.structured.json_schema.shapes.demands import NEVER, Demands
+from draftline.structured.json_schema.shapes.demands import NEVER, Demand, Demands
 from draftline.structured.json_schema.shapes.limits import MAX_CASES
 from draftline.structured.json_schema.shapes.member_counts import MemberCounts
 from draftline.structured.json_schema.shapes.numbers import NumberSet
@@ -158,7 +158,7 @@ def _few_cases(normaliser: Normaliser, value: Demands, objects: tuple[ObjectShap
     objects = widest(objects, object_within)
     if len(objects) <= MAX_CASES:
         return objects
-    keyword = next((one for one in ("allOf", "oneOf", "anyOf") if _says(value, one)), "")
+    keyword = next((one for one in ("allOf", "oneOf", "anyOf") if any(_says(demand, one) for demand in value)), "")
     normaliser.report(where(value, keyword), keyword, f"objects have more than {MAX_CASES} cases here")
     return (ANY_OBJECT,)
 
@@ -179,13 +179,13 @@ def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet)
 def where(value: Demands, keyword: str) -> str:
     """The pointer of a schema with this keyword, or else of a schema that contains it."""
     pointers = sorted(demand.location.pointer for demand in value)
-    saying = [demand.location.pointer for demand in value if _says(frozenset([demand]), keyword)]
+    saying = [demand.location.pointer for demand in value if _says(demand, keyword)]
     return min(saying, default=pointers[0] if pointers else "")
 
 
-def _says(value: Demands, keyword: str) -> bool:
-    """Whether one of the schemas that must or must not hold has a keyword."""
-    return any(isinstance(one.location.schema, dict) and keyword in one.location.schema for one in value)
+def _says(demand: Demand, keyword: str) -> bool:
+    """Whether the schema that must or must not hold has a keyword."""
+    return isinstance(demand.location.schema, dict) and keyword in demand.location.schema
 
 
 def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -> ObjectShape:
