@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demands, both
+from draftline.structured.json_schema.shapes.limits import least
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,12 @@ ANY_ARRAY: Final = ArrayShape()
 def meet_arrays(one: ArrayShape, other: ArrayShape) -> ArrayShape | None:
     """The intersection; None if it is empty."""
     length = max(len(one.prefix), len(other.prefix))
-    bounds = [bound for bound in (one.max_items, other.max_items) if bound is not None]
     return settle_array(
         ArrayShape(
             tuple(both(one.item(index), other.item(index)) for index in range(length)),
             both(one.rest, other.rest),
             max(one.min_items, other.min_items),
-            min(bounds) if bounds else None,
+            least(one.max_items, other.max_items),
             tuple(dict.fromkeys(one.contains + other.contains)),
             one.unique | other.unique,
             one.repeating | other.repeating,
@@ -70,11 +70,11 @@ def settle_array(shape: ArrayShape) -> ArrayShape | None:
     maximum = shape.max_items
     for index, value in enumerate(shape.prefix):
         if value == NEVER:
-            maximum = index if maximum is None else min(maximum, index)
+            maximum = least(maximum, index)
             break
     else:
         if shape.rest == NEVER:
-            maximum = len(shape.prefix) if maximum is None else min(maximum, len(shape.prefix))
+            maximum = least(maximum, len(shape.prefix))
     prefix = shape.prefix if maximum is None else shape.prefix[:maximum]
     while prefix and prefix[-1] == shape.rest:
         prefix = prefix[:-1]
@@ -90,7 +90,7 @@ def settle_array(shape: ArrayShape) -> ArrayShape | None:
         minimum = max(minimum, one.start + one.low) if one.low else minimum
         if one.value == ANY:
             if one.high is not None:
-                maximum = one.start + one.high if maximum is None else min(maximum, one.start + one.high)
+                maximum = least(maximum, one.start + one.high)
             continue
         contains.append(one)
     if (maximum is not None and minimum > maximum) or (shape.unique and shape.repeating):

@@ -1,4 +1,4 @@
-"""Bounds on the cases of a normalised form. Each case is one shape of a type."""
+"""Bounds on the cases of a normalised form, each of which is one shape of a type; and the least of several bounds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ MAX_SHAPES: Final = 2_048
 
 MAX_CASES: Final = 256
 """The most cases of one type in a language: a parser follows all of them side by side."""
+
+
+def least(*bounds: int | None) -> int | None:
+    """The smallest upper bound; None if there is none."""
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 class TooManyShapesError(ValueError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from draftline.structured.json_schema.shapes.demands import ANY, NEVER, Demands, both
-from draftline.structured.json_schema.shapes.limits import MAX_SHAPES, TooManyShapesError
+from draftline.structured.json_schema.shapes.limits import MAX_SHAPES, TooManyShapesError, least
 from draftline.structured.json_schema.shapes.strings import ALL_STRINGS, StringSet
 from draftline.structured.json_schema.shapes.strings import meet as meet_strings
 
@@ -84,14 +84,13 @@ def meet_objects(one: ObjectShape, other: ObjectShape) -> Iterator[ObjectShape]:
                 add_members(named, others, meet_strings(ours.names, yours.names), value)
     if len(others) > MAX_SHAPES:
         raise TooManyShapesError(f"more than {MAX_SHAPES} classes of member names")
-    bounds = [bound for bound in (one.max_members, other.max_members) if bound is not None]
     joined = ObjectShape(
         tuple(named.items()),
         one.required | other.required,
         tuple(others),
         (),
         max(one.min_members, other.min_members),
-        min(bounds) if bounds else None,
+        least(one.max_members, other.max_members),
     )
     # A name that only one of the two shapes names is an unnamed member of the other.
     yield from settle_object(joined, one.some + other.some)

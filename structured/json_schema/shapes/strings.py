@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from draftline.structured.json_schema.shapes.limits import least
 from draftline.structured.regular import dfa
 from draftline.structured.regular.dfa import Part
 from draftline.structured.regular.emptiness import is_empty
@@ -112,7 +113,7 @@ def meet(one: StringSet, other: StringSet) -> StringSet:
     if other.only is not None:
         return meet(other, one)
     shortest = max(one.min_length, other.min_length)
-    longest = min((length for length in (one.max_length, other.max_length) if length is not None), default=None)
+    longest = least(one.max_length, other.max_length)
     patterns = one.patterns | other.patterns
     # Bounds that a pattern implies are left out: their automaton could be too large.
     implied = [lengths(pattern) for pattern in patterns] if shortest or longest is not None else []
@@ -223,8 +224,7 @@ def _with_length(pattern: Node, low: int, high: int | None) -> Node | None:
     if shortest != longest or not shortest:
         return None
     low = max(-(-low // shortest), pattern.low)
-    high = pattern.high if high is None else high // shortest
-    high = high if high is None or pattern.high is None else min(high, pattern.high)
+    high = least(pattern.high, None if high is None else high // shortest)
     return NEVER if high is not None and low > high else repeat(pattern.node, low, high)
 
 
