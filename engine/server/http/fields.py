@@ -10,32 +10,16 @@ from dataclasses import dataclass, replace
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.options import suggestion
+from draftline.engine.params import SamplingParams
 
 SAMPLING: Mapping[str, str] = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "seed": "seed",
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "min_tokens": "min_tokens",
-    "stop": "stop",
-    "stop_token_ids": "stop_token_ids",
-    "ignore_eos": "ignore_eos",
-    "logit_bias": "logit_bias",
-    "bad_words": "bad_words",
-    "allowed_token_ids": "allowed_token_ids",
-    "prompt_logprobs": "prompt_logprobs",
-    "truncate_prompt_tokens": "truncate_prompt_tokens",
-    "n": "n",
+    **{name: name for name in SamplingParams.model_fields if name != "logprobs"},
+    **dict.fromkeys(("max_completion_tokens", "max_output_tokens", "max_new_tokens"), "max_tokens"),
 }
-"""The fields of a body that `SamplingParams` has, under its names there. Bounds are those of `SamplingParams`."""
+"""The fields of a body that `SamplingParams` has, under its names there. Bounds are those of `SamplingParams`.
+
+Endpoints give ``logprobs`` meanings of their own.
+"""
 
 
 @dataclass(frozen=True, slots=True)
