@@ -32,7 +32,6 @@ from typing_extensions import override
 
 from draftline.engine.errors import (
     FieldViolation,
-    InvalidRequestError,
     PermissionDeniedError,
     QueueFullError,
     TokenFileError,
@@ -43,6 +42,7 @@ from draftline.engine.options import suggestion
 from draftline.engine.params import DEFAULT_MAX_TOKENS
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.server.file_version import FileVersion, file_version
+from draftline.engine.server.limits import refuse
 from draftline.engine.server.yaml_text import RepeatedKeyError, read_yaml
 from draftline.engine.validation import violations
 
@@ -181,8 +181,7 @@ class Caller:
                 sampling = sampling.model_copy(update={"max_tokens": cap})
             elif sampling.max_tokens > limits.max_tokens:
                 wrong.append(FieldViolation("sampling.max_tokens", f"this token allows at most {limits.max_tokens}"))
-        if wrong:
-            raise InvalidRequestError(*wrong)
+        refuse(*wrong)
         return replace(request, sampling=sampling, caller=self.identity(peer), weight=limits.weight)
 
     def identity(self, peer: str) -> str:

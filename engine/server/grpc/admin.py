@@ -16,15 +16,13 @@ from typing_extensions import override
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError, ProfilerError
 from draftline.engine.server.grpc.handlers import Context, with_error_status
+from draftline.engine.server.limits import MAX_ENTRIES, length_violations, refuse
 from draftline.engine.server.state import ServerState
 from draftline.v1 import admin_pb2 as pb
 from draftline.v1.admin_pb2_grpc import AdminServiceServicer
 
 MAX_PROFILE_S = 60.0
 """Longest profile in seconds. A trace grows by megabytes/s."""
-
-MAX_IDS = 4096
-"""Request ids in one Abort."""
 
 
 class AdminService(AdminServiceServicer):
@@ -46,9 +44,7 @@ class AdminService(AdminServiceServicer):
     @override
     @with_error_status
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
-        if len(request.request_ids) > MAX_IDS:
-            problem = f"has {len(request.request_ids)} entries; at most {MAX_IDS} fit"
-            raise InvalidRequestError(FieldViolation("request_ids", problem))
+        refuse(*length_violations(request.request_ids, MAX_ENTRIES, "request_ids", "entries"))
         cancel = self._state.cancel
         return pb.AbortResponse(
             results=[pb.AbortResult(request_id=name, was_running=cancel(name)) for name in request.request_ids]

@@ -22,6 +22,7 @@ from draftline.engine.outputs import ConstraintReport, Delta, Finished, Position
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import EngineInfo, GenerateRequest, Prompt
 from draftline.engine.server.grpc.limits import check_generate
+from draftline.engine.server.limits import refuse
 from draftline.engine.validation import violations
 from draftline.models.tokenization.rendering import Rendering
 from draftline.structured.members import RepeatedMemberError, check_members
@@ -99,8 +100,7 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
             if number not in numbers:
                 unknown.append(FieldViolation(f"constraint.{name}", f"unknown value {number}"))
             values[name] = numbers.get(number)
-    if unknown:
-        raise InvalidRequestError(*unknown)
+    refuse(*unknown)
     if constraint.HasField("reasoning"):
         values["reasoning"] = _fields(constraint.reasoning)
     return _validated(Constraint, "constraint", values)
@@ -124,8 +124,7 @@ def chat(message: pb.Chat) -> Chat:
     if message.continue_final_message and message.add_generation_prompt:
         problem = "cannot come with add_generation_prompt: one continues a message, the other begins one"
         violations.append(FieldViolation("chat.continue_final_message", problem))
-    if violations:
-        raise InvalidRequestError(*violations)
+    refuse(*violations)
     rendering = Rendering(
         _variables(message.chat_template_kwargs),
         add_generation_prompt=message.add_generation_prompt or not message.HasField("add_generation_prompt"),

@@ -22,7 +22,7 @@ from draftline.engine.server.grpc.errors import to_status
 from draftline.engine.server.grpc.handlers import Context, GrpcCall
 from draftline.engine.server.grpc.stream_writer import StreamWriter
 from draftline.engine.server.in_flight import InFlightRequest, report_refusal
-from draftline.engine.server.limits import MAX_REQUEST_ID
+from draftline.engine.server.limits import MAX_REQUEST_ID, length_violations
 from draftline.engine.server.state import ServerState
 from draftline.engine.streaming.mailbox import Mailbox
 from draftline.v1 import engine_pb2 as pb
@@ -174,8 +174,7 @@ def _violations(message: pb.SessionRequest) -> Iterator[FieldViolation]:
     """What is wrong with a message itself."""
     if not message.request_id:
         yield FieldViolation("request_id", "is empty")
-    if len(message.request_id) > MAX_REQUEST_ID:
-        yield FieldViolation("request_id", f"has {len(message.request_id)} characters; at most {MAX_REQUEST_ID} fit")
+    yield from length_violations(message.request_id, MAX_REQUEST_ID, "request_id", "characters")
     if message.WhichOneof("action") is None:
         yield FieldViolation("action", "is missing: set submit or cancel")
 

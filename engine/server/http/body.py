@@ -18,7 +18,7 @@ from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.http.errors import DisconnectedError, HttpError
 from draftline.engine.server.http.fields import INERT, INERT_IN_CONSTRAINT, Inert, refused
-from draftline.engine.server.limits import MAX_ENTRIES
+from draftline.engine.server.limits import MAX_ENTRIES, refuse
 from draftline.engine.validation import quoted
 from draftline.structured.members import RepeatedMemberError, check_members
 
@@ -64,8 +64,7 @@ class Body(BaseModel):
             # What else is unknown in an object of an unknown kind says nothing, unless there is a reason.
             expected = FieldViolation("type", f"Input should be {' or '.join(map(repr, kinds))}, not {quoted(kind)}")
             wrong = [violation for violation in wrong if violation.field in cls.inert] or [expected]
-        if wrong:
-            raise InvalidRequestError(*wrong)  # the paths begin at the object
+        refuse(*wrong)  # the paths begin at the object
         return read
 
 

@@ -128,8 +128,7 @@ def _structured(options: StructuredOutputs) -> tuple[Constraint, list[tuple[str,
     if "choice" in values:
         wrong += choice_violations(values["choice"], "structured_outputs.choice")
         values["choice"] = tuple(values["choice"])
-    if wrong:
-        raise InvalidRequestError(*wrong)
+    refuse(*wrong)
     try:
         return Constraint.model_validate(values), names
     except ValidationError as error:
@@ -148,7 +147,5 @@ def _json_text(value: object) -> str:
 
 def _schema_text(value: object, field: str) -> str:
     text = _json_text(value)
-    problems = list(length_violations(text, MAX_CONSTRAINT, field, "characters"))
-    if problems:
-        raise InvalidRequestError(*problems)
+    refuse(*length_violations(text, MAX_CONSTRAINT, field, "characters"))
     return text

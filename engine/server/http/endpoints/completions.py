@@ -26,6 +26,7 @@ from draftline.engine.server.http.generation import Generation, Wanted, check_pr
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
 from draftline.engine.server.http.stream import DONE, error_events, event, event_of
 from draftline.engine.server.http.text_offsets import TextOffsets
+from draftline.engine.server.limits import length_violations, refuse
 
 DEFAULT_MAX_TOKENS = 16
 """Tokens of an output where the body sets none: OpenAI's default."""
@@ -94,8 +95,7 @@ def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[tupl
         raise InvalidRequestError(FieldViolation("prompt", "is empty; a prompt needs at least one token"))
     several: list[tuple[str, str | Sequence[int]]] = [("prompt", prompt)] if isinstance(prompt[0], int) else []
     several = several or [(f"prompt[{index}]", each) for index, each in enumerate(prompt)]  # type: ignore[misc]
-    if len(several) > MAX_PROMPTS:
-        raise InvalidRequestError(FieldViolation("prompt", f"has {len(several)} prompts; at most {MAX_PROMPTS} fit"))
+    refuse(*length_violations(several, MAX_PROMPTS, "prompt", "prompts"))
     return several
 
 
