@@ -13,9 +13,10 @@ from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
 from draftline import __version__
-from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.errors import FieldViolation
 from draftline.engine.outputs import Delta, Finished, FinishReason, PositionLogprobs
 from draftline.engine.protocol import EngineInfo
+from draftline.engine.server.limits import refuse
 from draftline.engine.stats import EngineStats
 from draftline.v1 import engine_pb2 as pb
 
@@ -37,9 +38,7 @@ def as_request(message: vllm.GenerateRequest) -> pb.GenerateRequest:
         InvalidRequestError: listing every field that asks for an unsupported feature.
     """
     params = message.sampling_params
-    wrong = list(_violations(message))
-    if wrong:
-        raise InvalidRequestError(*wrong)
+    refuse(*_violations(message))
     request = pb.GenerateRequest(
         sampling=pb.SamplingParams(
             top_p=params.top_p or 1.0,
@@ -72,14 +71,8 @@ def as_request(message: vllm.GenerateRequest) -> pb.GenerateRequest:
 
 def _constrain(request: pb.GenerateRequest, params: vllm.SamplingParams) -> None:
     match params.WhichOneof("constraint"):
-        case "json_schema":
-            request.constraint.json_schema = params.json_schema
-        case "regex":
-            request.constraint.regex = params.regex
-        case "grammar":
-            request.constraint.grammar = params.grammar
-        case "structural_tag":
-            request.constraint.structural_tag = params.structural_tag
+        case "json_schema" | "regex" | "grammar" | "structural_tag" as kind:
+            setattr(request.constraint, kind, getattr(params, kind))
         case "choice":
             request.constraint.choice.choices.extend(params.choice.choices)
         case "json_object" if params.json_object:
@@ -107,30 +100,23 @@ def _violations(message: vllm.GenerateRequest) -> Iterator[FieldViolation]:
             yield FieldViolation("sampling_params.logit_bias", f"{token} is not a token id")
 
 
-class StreamedResponse:
-    """The messages of a streamed request. The counts in a chunk are those of the chunk."""
-
-    def __init__(self, prompt: Sequence[int], outputs: int) -> None:
-        """``prompt`` is the prompt's token ids, ``outputs`` the number of outputs."""
-        self._prompt = prompt
-
-    def messages(self, update: Delta | Finished) -> Iterator[vllm.GenerateResponse]:
-        """The messages for an update of the request."""
-        match update:
-            case Delta():
-                chunk = vllm.GenerateStreamChunk(
-                    token_ids=update.token_ids,
-                    prompt_tokens=len(self._prompt),
-                    completion_tokens=len(update.token_ids),
-                    index=update.index,
-                )
-                if update.logprobs:
-                    chunk.output_logprobs.CopyFrom(_output_logprobs(update.logprobs))
-                if update.prompt_logprobs:
-                    chunk.input_logprobs.CopyFrom(_input_logprobs(self._prompt, update.prompt_logprobs))
-                yield vllm.GenerateResponse(chunk=chunk)
-            case Finished():
-                yield vllm.GenerateResponse(complete=_complete(update))
+def streamed(prompt: Sequence[int], update: Delta | Finished) -> Iterator[vllm.GenerateResponse]:
+    """The messages for an update of a streamed request. The counts in a chunk are those of the chunk."""
+    match update:
+        case Delta():
+            chunk = vllm.GenerateStreamChunk(
+                token_ids=update.token_ids,
+                prompt_tokens=len(prompt),
+                completion_tokens=len(update.token_ids),
+                index=update.index,
+            )
+            if update.logprobs:
+                chunk.output_logprobs.CopyFrom(_output_logprobs(update.logprobs))
+            if update.prompt_logprobs:
+                chunk.input_logprobs.CopyFrom(_input_logprobs(prompt, update.prompt_logprobs))
+            yield vllm.GenerateResponse(chunk=chunk)
+        case Finished():
+            yield vllm.GenerateResponse(complete=_complete(update))
 
 
 class WholeResponse:

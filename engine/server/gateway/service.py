@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
 
 from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
@@ -23,38 +23,27 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineServicer
 from typing_extensions import override
 
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.outputs import Delta, Finished
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.server.gateway.convert import (
-    StreamedResponse,
     WholeResponse,
     as_request,
     loads,
     model_info,
     server_info,
+    streamed,
 )
 from draftline.engine.server.gateway.events import CacheEvents, TokenRate
 from draftline.engine.server.grpc.convert import generate_request
 from draftline.engine.server.grpc.handlers import Context, GrpcCall, with_error_status
 from draftline.engine.server.grpc.stream_writer import StreamWriter
 from draftline.engine.server.in_flight import InFlightRequest
-from draftline.engine.server.limits import MAX_REQUEST_ID
+from draftline.engine.server.limits import MAX_ENTRIES, MAX_REQUEST_ID, length_violations, refuse
 from draftline.engine.server.state import ServerState
 from draftline.engine.streaming.mailbox import Mailbox
 
 GATEWAY_SERVICE: str = vllm.DESCRIPTOR.services_by_name["VllmEngine"].full_name
 
-MAX_ABORTS = 4096
-"""Request ids in one Abort."""
-
 _CHUNK_BYTES = 1 << 20
-
-
-class _Response(Protocol):
-    """The messages that answer one request."""
-
-    def messages(self, update: Delta | Finished) -> Iterator[vllm.GenerateResponse]: ...
 
 
 class GatewayService(VllmEngineServicer):  # type: ignore[misc]  # generated without types
@@ -120,9 +109,7 @@ class GatewayService(VllmEngineServicer):  # type: ignore[misc]  # generated wit
     @override
     @with_error_status
     async def Abort(self, request: vllm.AbortRequest, context: Context) -> vllm.AbortResponse:
-        if len(request.request_ids) > MAX_ABORTS:
-            problem = f"has {len(request.request_ids)} entries; at most {MAX_ABORTS} fit"
-            raise InvalidRequestError(FieldViolation("request_ids", problem))
+        refuse(*length_violations(request.request_ids, MAX_ENTRIES, "request_ids", "entries"))
         for gateway_id in request.request_ids:
             for request_id in self._request_ids.get(gateway_id, ()):
                 self._state.cancel(request_id)
@@ -145,10 +132,12 @@ class GatewayService(VllmEngineServicer):  # type: ignore[misc]  # generated wit
             wanted = generate_request(as_request(request), engine.info, call.time_left())
             submitted = await in_flight.submit(wanted, self._with_ids)
             prompt = () if isinstance(submitted.prompt, str | Chat) else submitted.prompt  # ended before it had its ids
-            response: _Response = (StreamedResponse if request.stream else WholeResponse)(prompt, wanted.sampling.n)
+            messages = (
+                partial(streamed, prompt) if request.stream else WholeResponse(prompt, wanted.sampling.n).messages
+            )
             await writer.begin()  # the gateway counts the request as running from then on
             async for update in in_flight.updates():
-                for message in response.messages(update):
+                for message in messages(update):
                     await writer.write(message)
 
     async def _with_ids(self, request: GenerateRequest) -> GenerateRequest:
