@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO
 
 from draftline.engine.errors import DraftlineError, UsageError, temporary
 
@@ -175,7 +176,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait(url: str, process: subprocess.Popen[bytes], timeout_s: float, name: str, log: object) -> None:
+def _wait(url: str, process: subprocess.Popen[bytes], timeout_s: float, name: str, log: IO[str]) -> None:
     end = time.monotonic() + timeout_s
     while True:
         if (status := process.poll()) is not None:
@@ -191,7 +192,7 @@ def _wait(url: str, process: subprocess.Popen[bytes], timeout_s: float, name: st
         time.sleep(0.5)
 
 
-def _tail(log: object) -> str:
-    log.seek(0)  # type: ignore[attr-defined]
-    lines = [line.strip() for line in log.read().splitlines() if line.strip()]  # type: ignore[attr-defined]
+def _tail(log: IO[str]) -> str:
+    log.seek(0)
+    lines = [line.strip() for line in log.read().splitlines() if line.strip()]
     return " | ".join(lines[-5:]) or "it printed nothing"
