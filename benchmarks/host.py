@@ -23,11 +23,12 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -292,49 +293,27 @@ def measure_reading(
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
-class HostResult:
-    """One variant with one number of rows: the fields of a line of output.
+def result(conditions: Conditions, variant: str, rows: int, seconds: Sequence[float]) -> dict[str, Any]:
+    """The fields of a line: the conditions, and one variant with one number of decoding rows.
 
-    Attributes:
-        conditions: the conditions of the measurement; its fields come first in the line.
-        variant: a key of VARIANTS or READINGS.
-        rows: the number of decoding rows.
-        us_per_step: microseconds a step in the best round: disturbances only make a round slower.
-        us_per_row: ``us_per_step`` divided by ``rows``.
-        rounds: microseconds a step in each round.
+    ``us_per_step`` are the microseconds a step in the best round: disturbances only make a round slower.
     """
-
-    conditions: Conditions
-    variant: str
-    rows: int
-    us_per_step: float
-    us_per_row: float
-    rounds: Sequence[float]
-
-    @staticmethod
-    def of(conditions: Conditions, variant: str, rows: int, seconds: Sequence[float]) -> HostResult:
-        """The result of all rounds."""
-        rounds = [round(1e6 * taken, 2) for taken in seconds]
-        best = min(rounds)
-        return HostResult(conditions, variant, rows, best, round(best / rows, 3), rounds)
-
-    def line(self) -> str:
-        """The result as one line of JSON."""
-        fields = asdict(self)
-        return json.dumps({**fields.pop("conditions"), **fields}, ensure_ascii=False)
+    rounds = [round(1e6 * taken, 2) for taken in seconds]
+    best = min(rounds)
+    about = {"variant": variant, "rows": rows}
+    return {**asdict(conditions), **about, "us_per_step": best, "us_per_row": round(best / rows, 3), "rounds": rounds}
 
 
-def table(results: Sequence[HostResult]) -> Table:
+def table(results: Sequence[Mapping[str, Any]]) -> Table:
     """The results as a table."""
-    shown = Table(title=f"The host's time of a decode step, on {results[0].conditions.machine}", title_justify="left")
+    shown = Table(title=f"The host's time of a decode step, on {results[0]['machine']}", title_justify="left")
     shown.add_column("variant")
     for name in ("rows", "µs/step", "µs/step and row"):
         shown.add_column(name, justify="right")
     last = ""
-    for result in results:
-        name, last = "" if result.variant == last else result.variant, result.variant
-        shown.add_row(name, str(result.rows), f"{result.us_per_step:,.1f}", f"{result.us_per_row:.2f}")
+    for line in results:
+        name, last = "" if line["variant"] == last else line["variant"], line["variant"]
+        shown.add_row(name, str(line["rows"]), f"{line['us_per_step']:,.1f}", f"{line['us_per_row']:.2f}")
     return shown
 
 
@@ -364,7 +343,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
     conditions = Conditions.now(torch.device("cpu"))
-    results: list[HostResult] = []
+    results: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
@@ -378,10 +357,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                     seconds = measure_reading(READINGS[name], tokenizer, rows, arguments.best_of)
                 else:
                     seconds = measure(VARIANTS[name], tokenizer, rows, arguments.best_of)
-                result = HostResult.of(conditions, name, rows, seconds)
-                out.write(result.line() + "\n")
+                results.append(result(conditions, name, rows, seconds))
+                out.write(json.dumps(results[-1], ensure_ascii=False) + "\n")
                 out.flush()
-                results.append(result)
     Console(stderr=True).print(table(results))
 
 

@@ -33,56 +33,6 @@ class Round:
     total_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class ThroughputResult:
-    """One engine on one workload: the fields of a line of output.
-
-    Attributes:
-        conditions: the conditions of the measurement; its fields come first in the line.
-        engine: the name of the engine.
-        options: its options from --set.
-        model: the checkpoint or shape.
-        weights: the format of the weights.
-        dtype: the dtype of activations.
-        workload: the name of the workload.
-        description: requests × prompt length/output length.
-        statistic: a key of STATISTICS, which combines the rounds.
-        requests: the number of requests.
-        prompt_tokens: prompt tokens in all.
-        tokens: generated tokens in all.
-        seconds: wall time of the whole workload.
-        prefill_s: wall time of the same requests with one token each.
-        tokens_per_s: generated tokens divided by ``seconds``.
-        decode_tokens_per_s: tokens after the first of each request, divided by the time after prefill; or None.
-        prompt_tokens_per_s: prompt tokens divided by ``prefill_s``.
-        rounds: each round's (prefill_s, total_s).
-    """
-
-    conditions: Conditions
-    engine: str
-    options: Mapping[str, object]
-    model: str
-    weights: str
-    dtype: str
-    workload: str
-    description: str
-    statistic: str
-    requests: int
-    prompt_tokens: int
-    tokens: int
-    seconds: float
-    prefill_s: float
-    tokens_per_s: float
-    decode_tokens_per_s: float | None
-    prompt_tokens_per_s: float
-    rounds: Sequence[tuple[float, float]]
-
-    def fields(self) -> dict[str, Any]:
-        """The fields of a line."""
-        fields = asdict(self)
-        return {**fields.pop("conditions"), **fields}
-
-
 def measure(contender: Contender, workload: OfflineWorkload, clock: Callable[[], float] = time.perf_counter) -> Round:
     """Run one round."""
     requests = workload.draw(contender.vocab_size)
@@ -120,8 +70,14 @@ def summarize(
     rounds: Sequence[Round],
     statistic: str,
     conditions: Conditions,
-) -> ThroughputResult:
-    """The result of all rounds, combined by one of STATISTICS."""
+) -> dict[str, Any]:
+    """The fields of a line: the conditions, and one engine on one workload, with rounds combined by one of STATISTICS.
+
+    ``seconds`` is the wall time of the whole workload, ``prefill_s`` that of the same requests with one token each.
+    ``tokens_per_s`` are generated tokens divided by ``seconds``, ``prompt_tokens_per_s`` prompt tokens divided by
+    ``prefill_s``. ``decode_tokens_per_s`` are the tokens after the first of each request, divided by the time after
+    prefill, or None. ``rounds`` has each round's (prefill_s, total_s).
+    """
     pick = STATISTICS[statistic]
     seconds = pick([round_.total_s for round_ in rounds])
     prefill_s = pick([round_.prefill_s for round_ in rounds])
@@ -129,26 +85,26 @@ def summarize(
     tokens = sum(request.output_len for request in requests)
     prompt_tokens = sum(len(request.prompt) for request in requests)
     later_tokens = tokens - len(requests)
-    return ThroughputResult(
-        conditions=conditions,
-        engine=contender.name,
-        options=dict(contender.options),
-        model=model,
-        weights=contender.weights,
-        dtype=contender.dtype,
-        workload=workload.name,
-        description=str(workload),
-        statistic=statistic,
-        requests=len(requests),
-        prompt_tokens=prompt_tokens,
-        tokens=tokens,
-        seconds=seconds,
-        prefill_s=prefill_s,
-        tokens_per_s=tokens / seconds,
-        decode_tokens_per_s=later_tokens / (seconds - prefill_s) if later_tokens and seconds > prefill_s else None,
-        prompt_tokens_per_s=prompt_tokens / prefill_s,
-        rounds=[(round_.prefill_s, round_.total_s) for round_ in rounds],
-    )
+    return {
+        **asdict(conditions),
+        "engine": contender.name,
+        "options": dict(contender.options),
+        "model": model,
+        "weights": contender.weights,
+        "dtype": contender.dtype,
+        "workload": workload.name,
+        "description": str(workload),
+        "statistic": statistic,
+        "requests": len(requests),
+        "prompt_tokens": prompt_tokens,
+        "tokens": tokens,
+        "seconds": seconds,
+        "prefill_s": prefill_s,
+        "tokens_per_s": tokens / seconds,
+        "decode_tokens_per_s": later_tokens / (seconds - prefill_s) if later_tokens and seconds > prefill_s else None,
+        "prompt_tokens_per_s": prompt_tokens / prefill_s,
+        "rounds": [(round_.prefill_s, round_.total_s) for round_ in rounds],
+    }
 
 
 def compare(
@@ -159,7 +115,7 @@ def compare(
     For a single contender the best times count: disturbances only make a round slower. For several, the medians count.
 
     Yields:
-        The fields of each contender's `ThroughputResult`; see `results_of_rounds`.
+        The fields of each contender's line, see `summarize`; and `results_of_rounds`.
     """
     for contender in contenders:
         warm_up(contender, workload)
@@ -167,7 +123,7 @@ def compare(
 
     def results(taken: Sequence[Sequence[Round]]) -> Iterator[dict[str, Any]]:
         for contender, times in zip(contenders, zip(*taken, strict=True), strict=True):
-            yield summarize(contender, model, workload, times, statistic, conditions).fields()
+            yield summarize(contender, model, workload, times, statistic, conditions)
 
     taken_in_turns = ([measure(contender, workload) for contender in contenders] for _ in range(rounds))
     yield from results_of_rounds(taken_in_turns, results)
