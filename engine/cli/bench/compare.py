@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +17,11 @@ from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.axes import at
 from draftline.engine.bench.load.config import LoadConfig
-from draftline.engine.bench.load.workloads import Workload
-from draftline.engine.bench.measure import LoadBench
+from draftline.engine.bench.plots.canvas import check_plot
+from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.targets.connect import Credentials, connect
-from draftline.engine.cli.bench.load import check_answered, console, progress_bar, shown_at_the_end
+from draftline.engine.cli.bench.load import Load, check_answered, console, measure_loads, shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
@@ -78,8 +78,6 @@ def compare(
     except ValueError as error:
         raise UsageError(str(error)) from None
     if plot is not None:
-        from draftline.engine.bench.plots.canvas import check_plot
-
         check_plot(plot)
     chosen = [(PEERS[name], program_of(PEERS[name], programs.get(name))) for name in names]
     config = EngineConfig() if model is None else EngineConfig(model=model)
@@ -94,8 +92,6 @@ def compare(
             with _server(peer, path, checkpoint, shape is not None, shlex.split(extra.get(peer.name, ""))) as server:
                 uvloop.run(_run(peer, server, load, workloads, shape or config.model, lines))
     if plot is not None:
-        from draftline.engine.bench.plots.sweep import plot_sweep
-
         plot_sweep(lines.written, "clients", plot)
     check_answered(lines)
 
@@ -113,7 +109,7 @@ async def _run(
     peer: Peer,
     server: Running,
     load: LoadConfig,
-    workloads: Sequence[tuple[Mapping[str, int], Workload]],
+    workloads: Sequence[Load],
     model: str,
     lines: ResultLines,
 ) -> None:
@@ -122,11 +118,7 @@ async def _run(
         served = target.info.model
         details = {**target.info.details, "command": shlex.join(server.command), "served_model": served}
         info = replace(target.info, engine=peer.name, version=server.version, details=details)
-        bench = LoadBench(target, load, lines, replace(info, model=model))
-        for point, workload in workloads:
-            name = ", ".join([peer.name, *(f"{count} {axis}" for axis, count in point.items())])
-            with progress_bar(console(), bench.requests(workload) * load.repeats, name) as advance:
-                await bench.measure(workload, point, advance)
+        await measure_loads(target, replace(info, model=model), load, workloads, lines, peer.name)
     finally:
         await target.close()
 

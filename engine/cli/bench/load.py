@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from draftline.engine.bench.lines import ResultLines
+from draftline.engine.bench.contenders.shaped import shaped
+from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.answers import Answer
-from draftline.engine.bench.measure import BUSY_CLIENT
+from draftline.engine.bench.load.config import LoadConfig
+from draftline.engine.bench.load.workloads import Workload
+from draftline.engine.bench.measure import BUSY_CLIENT, LoadBench
 from draftline.engine.bench.measure import Progress as OnAnswer
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.summary import unanswered
@@ -38,6 +43,9 @@ TargetUrl = Annotated[
 ]
 """The server that a load is put on; None for an engine in this process."""
 
+Load = tuple[Mapping[str, object], Workload]
+"""A load, with the values of what a sweep varies; empty for a single load."""
+
 
 def console() -> Console:
     """Standard error, where progress and tables go: results go to standard output."""
@@ -45,16 +53,63 @@ def console() -> Console:
     return found if found.is_terminal else Console(stderr=True, width=WIDTH)
 
 
-def credentials(connection: Connection) -> Credentials:
-    """The connection's token and certificates.
+def run_loads(
+    url: str | None,
+    shape: str | None,
+    load: LoadConfig,
+    workloads: Sequence[Load],
+    varied: Sequence[str],
+    output: Path | None,
+    connection: Connection,
+    engine: EngineConfig,
+) -> ResultLines:
+    """Put loads on a running server, or on an engine in this process where ``url`` is None.
+
+    Args:
+        url: the server's.
+        shape: of the engine's random weights; None for a checkpoint.
+        load: the options of every load.
+        workloads: the loads.
+        varied: the fields that a sweep changes.
+        output: the file for the results; None for standard output.
+        connection: to the server.
+        engine: the options of an engine in this process.
+
+    Returns:
+        The results, which have been shown.
 
     Raises:
-        UsageError: a file of certificates cannot be used.
+        UsageError: options are given that the target does not use, or do not fit it.
     """
-    return Credentials(connection.bearer_token, connection.certificates())
+    if url is not None and shape is not None:
+        raise UsageError("--shape: the server at --url has its own model")
+
+    async def run() -> None:
+        async with opened(url, made, connection) as target:
+            info = target.info if shape is None else replace(target.info, model=shape)
+            await measure_loads(target, info, load, workloads, lines)
+
+    with (
+        shaped(engine, shape) as made,
+        result_lines(output, _conditions(url, made)) as lines,
+        shown_at_the_end(lines, [*varied, *(["run"] if load.repeats > 1 else [])]),
+    ):
+        uvloop.run(run())
+    return lines
 
 
-def load_conditions(url: str | None, engine: EngineConfig) -> dict[str, Any]:
+async def measure_loads(
+    target: Target, info: TargetInfo, load: LoadConfig, workloads: Sequence[Load], lines: ResultLines, *names: str
+) -> None:
+    """Put loads on a target, one after the other, with a progress bar each, whose label begins with ``names``."""
+    bench, shown = LoadBench(target, load, lines, info), console()
+    for point, workload in workloads:
+        name = ", ".join([*names, *(f"{axis} {value}" for axis, value in point.items())]) or workload.name
+        with progress_bar(shown, bench.requests(workload) * load.repeats, name) as advance:
+            await bench.measure(workload, point, advance)
+
+
+def _conditions(url: str | None, engine: EngineConfig) -> dict[str, Any]:
     """The conditions of a load: of the device of an engine in this process, where ``url`` is None."""
     if url is not None:
         return conditions()
@@ -63,17 +118,13 @@ def load_conditions(url: str | None, engine: EngineConfig) -> dict[str, Any]:
     return conditions(select_device(engine))
 
 
-def named(info: TargetInfo, shape: str | None) -> TargetInfo:
-    """What a target says of itself, with its shape, if it has one, in place of its model."""
-    return info if shape is None else replace(info, model=shape)
-
-
 @asynccontextmanager
 async def opened(url: str | None, engine: EngineConfig, connection: Connection) -> AsyncIterator[Target]:
     """The target: a running server, or an engine in this process where ``url`` is None.
 
     Raises:
-        UsageError: engine options are given with a URL, or connection options without one.
+        UsageError: engine options are given with a URL, or connection options without one, or a file of certificates
+            cannot be used.
     """
     if url is None:
         if connection != Connection():
@@ -87,7 +138,7 @@ async def opened(url: str | None, engine: EngineConfig, connection: Connection) 
             given = ", ".join("--" + name.replace("_", "-") for name in sorted(engine.model_fields_set - {"model"}))
             raise UsageError(f"{given}: the server at --url has its own engine")
         model = engine.model if "model" in engine.model_fields_set else None
-        target = await connect(url, model, credentials(connection))
+        target = await connect(url, model, Credentials(connection.bearer_token, connection.certificates()))
     try:
         yield target
     finally:

@@ -6,24 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvloop
 
-from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
-from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.contenders.shaped import SHAPE_HELP
 from draftline.engine.bench.load.config import LoadConfig
-from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.turns import has_turns, plot_turns
-from draftline.engine.cli.bench.load import (
-    TargetUrl,
-    check_answered,
-    console,
-    load_conditions,
-    named,
-    opened,
-    progress_bar,
-    shown_at_the_end,
-)
+from draftline.engine.cli.bench.load import TargetUrl, check_answered, run_loads
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
@@ -55,33 +43,11 @@ def serve(
     - `draftline bench serve --url http://gpu7:8000 --workload agent-session --preset medium --output results.jsonl`
     - `draftline bench serve --url http://gpu7:8000 --dataset sharegpt.json --conversations 200 --rate 8`
     """
-    if url is not None and shape is not None:
-        raise UsageError("--shape: the server at --url has its own model")
     if plot is not None:
         check_plot(plot)
         if load.dataset is None and load.resolved().turns == 1:
             raise UsageError(f"--plot: shows turns, and a conversation of {load.workload} has one")
-    with (
-        shaped(engine, shape) as made,
-        result_lines(output, load_conditions(url, made)) as lines,
-        shown_at_the_end(lines, ["run"] if load.repeats > 1 else []),
-    ):
-        uvloop.run(_run(url, shape, load, connection, made, lines))
+    lines = run_loads(url, shape, load, [({}, load.resolved())], [], output, connection, engine)
     if plot is not None and any(map(has_turns, lines.written)):
         plot_turns(lines.written, plot)
     check_answered(lines)
-
-
-async def _run(
-    url: str | None,
-    shape: str | None,
-    load: LoadConfig,
-    connection: Connection,
-    engine: EngineConfig,
-    lines: ResultLines,
-) -> None:
-    workload = load.resolved()
-    async with opened(url, engine, connection) as target:
-        bench = LoadBench(target, load, lines, named(target.info, shape))
-        with progress_bar(console(), bench.requests(workload) * load.repeats, workload.name) as advance:
-            await bench.measure(workload, {}, advance)

@@ -7,24 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvloop
 
-from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
-from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.contenders.shaped import SHAPE_HELP
 from draftline.engine.bench.load.axes import AXES, at
 from draftline.engine.bench.load.config import LoadConfig
-from draftline.engine.bench.load.workloads import Workload
-from draftline.engine.bench.measure import LoadBench
-from draftline.engine.cli.bench.load import (
-    TargetUrl,
-    check_answered,
-    console,
-    load_conditions,
-    named,
-    opened,
-    progress_bar,
-    shown_at_the_end,
-)
+from draftline.engine.bench.plots.canvas import check_plot
+from draftline.engine.bench.plots.sweep import plot_sweep
+from draftline.engine.cli.bench.load import TargetUrl, check_answered, run_loads
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
@@ -70,8 +59,6 @@ def sweep(
     if load.dataset is not None and (prompt_lens or output_lens):
         raise UsageError("--prompt-lens and --output-lens: the prompts and lengths are the dataset's")
     if plot is not None:
-        from draftline.engine.bench.plots.canvas import check_plot
-
         check_plot(plot)
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     try:
@@ -81,18 +68,9 @@ def sweep(
         ]
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if url is not None and shape is not None:
-        raise UsageError("--shape: the server at --url has its own model")
     varied = [AXES[name].field for name in axes]
-    with (
-        shaped(engine, shape) as made,
-        result_lines(output, load_conditions(url, made)) as lines,
-        shown_at_the_end(lines, varied + (["run"] if load.repeats > 1 else [])),
-    ):
-        uvloop.run(_run(url, shape, workloads, load, connection, made, lines))
+    lines = run_loads(url, shape, load, workloads, varied, output, connection, engine)
     if plot is not None:
-        from draftline.engine.bench.plots.sweep import plot_sweep
-
         plot_sweep(lines.written, varied[0], plot)
     check_answered(lines)
 
@@ -106,21 +84,3 @@ def _value(text: str) -> str | int | float:
         except ValueError:
             continue
     return text
-
-
-async def _run(
-    url: str | None,
-    shape: str | None,
-    workloads: list[tuple[dict[str, str | int | float], Workload]],
-    load: LoadConfig,
-    connection: Connection,
-    engine: EngineConfig,
-    lines: ResultLines,
-) -> None:
-    shown = console()
-    async with opened(url, engine, connection) as target:
-        bench = LoadBench(target, load, lines, named(target.info, shape))
-        for point, workload in workloads:
-            name = ", ".join(f"{key} {value}" for key, value in point.items())
-            with progress_bar(shown, bench.requests(workload) * load.repeats, name) as advance:
-                await bench.measure(workload, point, advance)
