@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.targets.connect import Credentials, connect
-from draftline.engine.cli.bench.load import Load, check_answered, console, measure_loads, shown_at_the_end
+from draftline.engine.cli.bench.load import Load, check_answered, console, load_report, measure_loads, shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
@@ -85,7 +86,7 @@ def compare(
     with (
         shaped(config, shape) as made,
         result_lines(output, conditions()) as lines,
-        shown_at_the_end(lines, varied),
+        shown_at_the_end(lines, partial(load_report, varied=varied)),
     ):
         for peer, path in chosen:
             checkpoint = made.model if peer.name == "draftline" else _file_of(made.model)

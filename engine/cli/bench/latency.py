@@ -24,7 +24,7 @@ from draftline.engine.bench.rounds import results_of_rounds
 from draftline.engine.bench.summary import percentiles
 from draftline.engine.bench.tables import milliseconds
 from draftline.engine.bench.targets.target import Target
-from draftline.engine.cli.bench.load import console, opened
+from draftline.engine.cli.bench.load import opened, shown_at_the_end
 from draftline.engine.cli.bench.numbers import option_ints
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
@@ -58,14 +58,11 @@ def latency(
         shaped(engine, shape) as config,
         asyncio.Runner() as runner,
         _opened(runner, config) as target,
+        shown_at_the_end(lines, _tables),
         tqdm(total=len(sizes) * rounds, unit="batch", disable=None) as bar,
     ):
-        try:
-            for fields in _measure(runner, target, workload, sizes, rounds, bar.update):
-                lines.write({**fields, "model": shape or fields["model"]})
-        finally:
-            if lines.written:
-                console().print(_table(lines.written))
+        for fields in _measure(runner, target, workload, sizes, rounds, bar.update):
+            lines.write({**fields, "model": shape or fields["model"]})
 
 
 @contextmanager
@@ -131,11 +128,11 @@ def _summarize(workload: Workload, batches: Sequence[Sequence[Answer]]) -> dict[
     }
 
 
-def _table(lines: list[dict[str, Any]]) -> Table:
+def _tables(lines: Sequence[dict[str, Any]]) -> list[Table]:
     shown = Table(title=f"{lines[0]['model']} on {lines[0]['device']}", title_justify="left", caption="p50 / p99")
     for name in ("batch", "in/out", "to the last first token ms", "between tokens ms", "total ms"):
         shown.add_column(name, justify="right")
     for line in lines:
         times = [milliseconds(line[name]) for name in ("prefill_ms", "step_ms", "total_ms")]
         shown.add_row(str(line["batch"]), f"{line['prompt_len']}/{line['output_len']}", *times)
-    return shown
+    return [shown]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import uvloop
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from draftline.engine.bench.contenders.shaped import shaped
@@ -47,10 +48,10 @@ Load = tuple[Mapping[str, object], Workload]
 """A load, with the values of what a sweep varies; empty for a single load."""
 
 
-def console() -> Console:
-    """Standard error, where progress and tables go: results go to standard output."""
+def console(width: int = WIDTH) -> Console:
+    """Standard error, where progress and tables go: results go to standard output. ``width`` is that in a file."""
     found = Console(stderr=True)
-    return found if found.is_terminal else Console(stderr=True, width=WIDTH)
+    return found if found.is_terminal else Console(stderr=True, width=width)
 
 
 def run_loads(
@@ -89,10 +90,11 @@ def run_loads(
             info = target.info if shape is None else replace(target.info, model=shape)
             await measure_loads(target, info, load, workloads, lines)
 
+    varied = [*varied, *(["run"] if load.repeats > 1 else [])]
     with (
         shaped(engine, shape) as made,
         result_lines(output, _conditions(url, made)) as lines,
-        shown_at_the_end(lines, [*varied, *(["run"] if load.repeats > 1 else [])]),
+        shown_at_the_end(lines, partial(load_report, varied=varied)),
     ):
         uvloop.run(run())
     return lines
@@ -168,23 +170,29 @@ def progress_bar(shown: Console, total: int, name: str) -> Iterator[OnAnswer]:
 
 
 @contextmanager
-def shown_at_the_end(lines: ResultLines, varied: Sequence[str]) -> Iterator[None]:
-    """Show the results and the notes at the end, also of a benchmark that was interrupted or has failed.
+def shown_at_the_end(
+    lines: ResultLines, show: Callable[[Sequence[dict[str, Any]]], Iterable[RenderableType]]
+) -> Iterator[None]:
+    """Show the results at the end, also of a benchmark that was interrupted or has failed.
 
     Args:
         lines: the results.
-        varied: the fields that a sweep changes.
+        show: makes the tables and the notes of results, of which there are some.
     """
     try:
         yield
     finally:
         if lines.written:
-            shown = console()
-            shown.print(load_table(lines.written, varied))
-            if {*varied} <= {"run"} and lines.written[-1]["ttft_ms_by_turn"]:
-                shown.print(turns_table(lines.written[-1]))
-            for note in notes(lines.written):
-                shown.print(note)
+            for shown in show(lines.written):
+                console().print(shown)
+
+
+def load_report(lines: Sequence[dict[str, Any]], varied: Sequence[str]) -> Iterator[RenderableType]:
+    """The tables of loads and the notes; ``varied`` are the fields that a sweep changes."""
+    yield load_table(lines, varied)
+    if {*varied} <= {"run"} and lines[-1]["ttft_ms_by_turn"]:
+        yield turns_table(lines[-1])
+    yield from notes(lines)
 
 
 def check_answered(lines: ResultLines) -> None:

@@ -20,6 +20,7 @@ from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.profile.tables import kernel_table, memory_table, phase_table
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.backend import connected, server_errors
+from draftline.engine.cli.bench.load import console
 from draftline.engine.cli.bench.numbers import option_ints
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import NEEDS_SERVER, Connection
@@ -163,13 +164,13 @@ def _loaded(shape: str | None, prompt_len: int, output: Path | None, engine: Eng
         name = engine.model if shape is None else shape
         engine = stack.enter_context(shaped(engine, shape))
         find_models(engine)
-        console = _console()
-        with console.status(f"loading {name}"):
+        shown = console(_WIDTH)
+        with shown.status(f"loading {name}"):
             core = build_core(engine)
         stack.callback(core.close)
         lines = stack.enter_context(result_lines(output, conditions(torch.device(core.info.device))))
         common = {"model": name, "device": core.info.device, "dtype": core.info.dtype, "prompt_len": prompt_len}
-        yield _Local(BatchRunner(core, engine), common, prompt_len, lines, console)
+        yield _Local(BatchRunner(core, engine), common, prompt_len, lines, shown)
 
 
 def _phases(local: _Local, rows: list[int], steps: int, traces: Path) -> None:
@@ -207,7 +208,7 @@ def _of_server(
 ) -> None:
     from draftline.engine.bench.profile.remote import phase_of_server
 
-    console = _console()
+    shown = console(_WIDTH)
     with connected(address, engine, connection) as channel, server_errors():
         folder = _folder(traces)
         admin = AdminServiceStub(channel)
@@ -218,25 +219,17 @@ def _of_server(
         duration = Duration()
         duration.FromNanoseconds(round(seconds * 1e9))
         before = look()
-        with console.status(f"profiling {address} for {seconds:g} s"):
+        with shown.status(f"profiling {address} for {seconds:g} s"):
             answer = admin.Profile(pb.ProfileRequest(duration=duration, include_trace=True))
         after = look()
     trace = folder / Path(answer.path).name
     trace.write_bytes(answer.trace)
     served = (after.labels("model") or [{}])[0]
     fields = {name: served.get(name, "") for name in ("model", "device", "dtype")}
-    _show(
-        lines.write({"benchmark": "profile", **fields, **phase_of_server(trace, before.number, after.number)}), console
-    )
+    _show(lines.write({"benchmark": "profile", **fields, **phase_of_server(trace, before.number, after.number)}), shown)
 
 
-def _show(line: dict[str, Any], console: Console) -> None:
-    console.print(phase_table(line))
-    console.print(kernel_table(line, _SHOWN_KERNELS))
-    console.print(f"trace: {line['trace']}\n")
-
-
-def _console() -> Console:
-    """Standard error: results go to standard output."""
-    found = Console(stderr=True)
-    return found if found.is_terminal else Console(stderr=True, width=_WIDTH)
+def _show(line: dict[str, Any], shown: Console) -> None:
+    shown.print(phase_table(line))
+    shown.print(kernel_table(line, _SHOWN_KERNELS))
+    shown.print(f"trace: {line['trace']}\n")

@@ -12,7 +12,7 @@ from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.questions import read_questions
 from draftline.engine.chat.messages import Chat
-from draftline.engine.cli.bench.load import console
+from draftline.engine.cli.bench.load import shown_at_the_end
 from draftline.engine.cli.bench.numbers import option_ints
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
@@ -78,16 +78,14 @@ def speculation(
             "synthetic": drafting.synthetic_acceptance is not None,
             "options": drafting.model_dump(mode="json", exclude_defaults=True, exclude={"model", "draft_model"}),
         }
-        with result_lines(output, about) as lines:
-            try:
-                with tqdm(total=steps, unit="part", disable=None) as bar:
-                    for each in limits:
-                        for fields in measure(first, [second], requests, each, rounds, bar.update):
-                            lines.write(fields)
-            finally:
-                if lines.written:
-                    for table in tables(lines.written):
-                        console().print(table)
+        with (
+            result_lines(output, about) as lines,
+            shown_at_the_end(lines, tables),
+            tqdm(total=steps, unit="part", disable=None) as bar,
+        ):
+            for each in limits:
+                for fields in measure(first, [second], requests, each, rounds, bar.update):
+                    lines.write(fields)
     if not about["synthetic"] and any(line["different_answers"] for line in lines.written):
         typer.echo("draftline: error: drafts changed an answer: that is a fault of the engine", err=True)
         raise typer.Exit(1)

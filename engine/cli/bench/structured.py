@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from draftline.engine.bench.documents import PERSON
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.questions import read_questions
-from draftline.engine.cli.bench.load import console
+from draftline.engine.cli.bench.load import shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
@@ -64,19 +65,18 @@ def structured(
             "options": config.model_dump(mode="json", exclude_defaults=True, exclude={"model"}),
         }
         sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
-        with result_lines(output, about) as lines:
-            try:
-                with tqdm(total=2 * (rounds + 1), unit="batch", disable=None) as bar:
-                    for fields in measure(llm, texts, wanted, sampling, rounds, time.perf_counter, bar.update):
-                        lines.write(fields)
-            finally:
-                if lines.written:
-                    console().print(_table(lines.written))
+        with (
+            result_lines(output, about) as lines,
+            shown_at_the_end(lines, _tables),
+            tqdm(total=2 * (rounds + 1), unit="batch", disable=None) as bar,
+        ):
+            for fields in measure(llm, texts, wanted, sampling, rounds, time.perf_counter, bar.update):
+                lines.write(fields)
     finally:
         llm.close()
 
 
-def _table(lines: list[dict[str, Any]]) -> Table:
+def _tables(lines: Sequence[dict[str, Any]]) -> list[Table]:
     free, constrained = lines
     title = f"{free['model']} on {free['device']}, {free['rows']} requests, enforced by: {free['backend']}"
     shown = Table(title=title, title_justify="left")
@@ -92,4 +92,4 @@ def _table(lines: list[dict[str, Any]]) -> Table:
         f"{constrained['complete_share']:.0%}",
         f"{constrained['valid_share']:.0%}",
     )
-    return shown
+    return [shown]

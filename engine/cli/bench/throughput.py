@@ -12,7 +12,7 @@ from draftline.engine.bench.contenders.shapes import find_shape
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import command_line
-from draftline.engine.cli.bench.load import console
+from draftline.engine.cli.bench.load import shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
@@ -84,11 +84,10 @@ def throughput(
         except ValueError as error:
             raise UsageError(f"--compare: {error}") from None
         conditions = Conditions.now(ours.device)
-        with result_lines(output, {"benchmark": "throughput", "command": command_line()}) as lines:
-            try:
-                for workload in chosen:
-                    for fields in run(contenders, model.name, workload, rounds, conditions):
-                        lines.write(fields)
-            finally:
-                if lines.written:
-                    console().print(table(lines.written))
+        with (
+            result_lines(output, {"benchmark": "throughput", "command": command_line()}) as lines,
+            shown_at_the_end(lines, lambda written: [table(written)]),
+        ):
+            for workload in chosen:
+                for fields in run(contenders, model.name, workload, rounds, conditions):
+                    lines.write(fields)
