@@ -14,20 +14,17 @@ serve``, with ``load`` besides: a closed loop of each number of --clients. Resul
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import torch
 import uvloop
-import yaml
 from common.arguments import fill, positive_int, positive_ints, refuse
+from common.server import server
 from common.settings import engine_options
 from load.sse import measure_sse
 from load.streams import measure_streams, offline, streams_workload
@@ -78,44 +75,6 @@ _SET_BY_STREAMS = dict.fromkeys(
 
 _SEEDS_APART = 1_000_000
 """Between the seeds of two workloads: none begins with the prompts of another."""
-
-
-class Served(NamedTuple):
-    """A running server: its process id, and its ``host:port`` for gRPC and HTTP. HTTP's is empty unless it is served."""
-
-    pid: int
-    grpc: str
-    http: str
-
-
-@contextmanager
-def server(model: BenchmarkModel, options: Mapping[str, object]) -> Iterator[Served]:
-    """A server process, once it serves."""
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
-        yaml.safe_dump({"model": model.checkpoint, **options}, config)
-        config.flush()
-        command = (sys.executable, "-P", "-m", "draftline", "serve", "--port", "0", "--config", config.name)
-        quiet = ("--log-level", "warning", "--no-log-requests")
-        process = subprocess.Popen([*command, *quiet], stdout=subprocess.PIPE, text=True)
-        yield from _serving(process)
-
-
-def _serving(process: subprocess.Popen[str]) -> Iterator[Served]:
-    try:
-        assert process.stdout is not None
-        found = Served(process.pid, "", "")
-        for line in process.stdout:
-            if "listening on " in line:
-                scheme, _, address = line.rpartition(" ")[2].strip().rpartition("//")
-                found = found._replace(http=address) if scheme else found._replace(grpc=address)
-            if "ready: " in line:
-                break
-        else:
-            raise RuntimeError(f"the server ended with status {process.wait()}")
-        yield found
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
 
 
 def served_model(address: str) -> pb.GetModelResponse:
@@ -193,8 +152,14 @@ def measure_all_streams(
     # No prefix caching in either: prompts repeat in every round. The engine has a process of its own, as on a GPU, so that
     # the server's processor time is known.
     own = {"drafter": "none", "max_num_seqs": arguments.streams, "prefix_caching": False}
-    served = {**options, **own, "max_model_len": workload.max_model_len, "engine_process": True}
-    with server(model, served | ({"http_port": 0} if arguments.http else {})) as process:
+    served = {
+        "model": model.checkpoint,
+        **options,
+        **own,
+        "max_model_len": workload.max_model_len,
+        "engine_process": True,
+    }
+    with server(served | ({"http_port": 0} if arguments.http else {})) as process:
         info = served_model(process.grpc)
         same = (workload, info.vocab_size, arguments.best_of, process.pid)
         found = list(measure_streams(process.grpc, *same))
@@ -269,7 +234,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
         if arguments.streams:
             measure_all_streams(arguments, model, options, lines)
             return lines.written
-        with server(model, options) as process:
+        with server({"model": model.checkpoint, **options}) as process:
             uvloop.run(measure_loads(process.grpc, arguments, lines))
     return lines.written
 

