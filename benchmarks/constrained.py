@@ -34,7 +34,7 @@ from common.arguments import fill, positive_int, refuse
 from common.compile_time import BeginningCompiler, processor_s
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
-from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.contenders.shapes import SHAPES
 from draftline.engine.bench.documents import PERSON, documents
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.build import build_core
@@ -361,14 +361,11 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
     if arguments.shape and "steps" in sections:
         parser.error("--sections steps: random weights do not end their documents; use --model")
     with tempfile.TemporaryDirectory() as folder:
-        name, load_format = arguments.model, "auto"
-        if arguments.shape is not None:
-            name = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder)).checkpoint
-            load_format = "dummy"
+        model = BenchmarkModel.chosen(arguments.model, arguments.shape, Path(folder))
         config = EngineConfig.model_validate(
             {
-                "model": name,
-                "load_format": load_format,
+                "model": model.checkpoint,
+                "load_format": model.load_format,
                 "device": arguments.device,
                 "max_model_len": max(arguments.prompt_len + arguments.output_len, 512),
                 "max_num_seqs": max(arguments.rows, 16),
@@ -378,7 +375,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
         )
         runner = BatchRunner(config)
         about = {
-            "model": arguments.shape or arguments.model,
+            "model": model.name,
             "date": (conditions := Conditions.now(torch.device(runner.core.info.device))).date,
             "machine": conditions.machine,
             "load": conditions.load,

@@ -29,7 +29,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from common.settings import engine_options
+from common.settings import add_settings, engine_options
 from rich.console import Console
 from rich.table import Table
 
@@ -124,13 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--prompt-len", type=int, default=512, help="tokens of each prompt (default: 512)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
     parser.add_argument("--steps", type=int, default=100, help="steps in the window (default: 100)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="OPTION=VALUE",
-        help="an option of EngineConfig, such as --set quantization=fp8; repeatable",
-    )
+    add_settings(parser, "an option of EngineConfig, such as --set quantization=fp8")
     parser.add_argument("--host-profile", action="store_true", help="also print a profile of the host")
     parser.add_argument("--trace", type=Path, help="save the profiler's trace to this file")
     arguments = parser.parse_args(argv)

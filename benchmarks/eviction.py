@@ -9,11 +9,8 @@ standard output or in --output; a table goes to standard error.
 from __future__ import annotations
 
 import argparse
-import json
 import random
-import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.bench.eviction import POLICIES, compare, trace
+from draftline.engine.bench.lines import ResultLines, output_file
 from draftline.engine.bench.load.workloads import Conversation, Turn, find_workload
 from draftline.engine.bench.provenance import conditions
 
@@ -46,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     about = conditions()
     shares = [float(share) for share in arguments.shares.split(",")]
     rates: dict[tuple[str, float, str], list[float]] = {}
-    with arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out:
+    with output_file(arguments.output) as out:
+        lines = ResultLines(out)
         for name in arguments.workloads.split(","):
             own = find_workload(name, arguments.preset)
             each = max(1, arguments.conversations // arguments.groups)
@@ -65,8 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 ]
                 for line in compare(trace(drawn, _PREFILL_S, _DECODE_S, seed), shares):
                     fields = {**about, "benchmark": "eviction", "workload": own.name, "preset": arguments.preset}
-                    out.write(json.dumps({**fields, "singles": arguments.singles, "seed": seed, **line}) + "\n")
-                    out.flush()
+                    lines.write({**fields, "singles": arguments.singles, "seed": seed, **line})
                     key = (own.name, float(str(line["cache_share"])), str(line["policy"]))
                     rates.setdefault(key, []).append(float(str(line["hit_rate"])))
     table = Table(title="hit rate: mean of the seeds, and lowest–highest", title_justify="left")

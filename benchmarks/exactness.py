@@ -20,28 +20,27 @@ exit status is 1 if any answer differs or any column has shown nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from common.arguments import positive_int, some_names
-from common.settings import engine_options
+from common.arguments import add_model, positive_int, some_names
+from common.settings import add_settings, engine_options
 from rich.console import Console
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
-from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.contenders.shapes import find_shape
 from draftline.engine.bench.exact.columns import OWN_OPTIONS
 from draftline.engine.bench.exact.measure import measure
 from draftline.engine.bench.exact.results import holds, table
 from draftline.engine.bench.exact.suites import SUITES, questions, random_prompts, suite
+from draftline.engine.bench.lines import ResultLines, output_file
 from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.protocol import Prompt
@@ -57,9 +56,7 @@ _ARGUMENTS = {
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+    add_model(parser)
     draft = parser.add_mutually_exclusive_group()
     draft.add_argument("--draft-model", help="a draft model (default: smollm2's own for smollm2, else none)")
     draft.add_argument("--draft-shape", help="a draft model with random weights, for --shape")
@@ -79,9 +76,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--suites", type=some_names, default=",".join(SUITES), help=f"comma-separated, of {', '.join(SUITES)}"
     )
     parser.add_argument("--columns", default="", help="comma-separated (default: all)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="OPTION=VALUE", help="an option of all engines; repeatable"
-    )
+    add_settings(parser, "an option of all engines")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
     for name in arguments.suites:
@@ -126,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     all_hold = True
     with (
         tempfile.TemporaryDirectory() as folder,
-        arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
+        output_file(arguments.output) as out,
     ):
         try:
             common, draft_model = _common(arguments, Path(folder))
@@ -135,11 +130,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             lists = (arguments.dtype, arguments.quantization, arguments.kv_cache_dtype)
             for dtype, quantization, cache_dtype in product(*lists):
                 chosen = {"dtype": dtype, "quantization": quantization, "kv_cache_dtype": cache_dtype}
-                results = []
+                lines = ResultLines(out)
                 measured = measure(common | chosen, draft_model, suites, arguments.max_tokens, names(arguments.columns))
                 for column, engine, result in measured:
                     conditions = asdict(Conditions.now(torch.device(engine.info.device)))
-                    line = conditions | {
+                    about = {
                         "command": command,
                         "model": arguments.shape or common["model"],
                         "draft_model": arguments.draft_shape or draft_model,
@@ -148,13 +143,10 @@ def main(argv: Sequence[str] | None = None) -> None:
                         "weights": engine.info.quantization,
                         "system_fingerprint": engine.info.system_fingerprint,
                         "options": dict(column.options),
-                        **result,
                     }
-                    results.append(line)
-                    out.write(json.dumps(line, ensure_ascii=False) + "\n")
-                    out.flush()
-                console.print(table(results))
-                all_hold &= all(map(holds, results))
+                    lines.write({**conditions, **about, **result})
+                console.print(table(lines.written))
+                all_hold &= all(map(holds, lines.written))
         except (OSError, ValueError) as error:
             raise SystemExit(str(error)) from None
     if not all_hold:

@@ -20,11 +20,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -40,6 +38,7 @@ from typing_extensions import override
 from draftline.engine.bench.batches import OfflineWorkload
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import SMOLLM2_135M
+from draftline.engine.bench.lines import ResultLines, output_file
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.chat.calls import Tool
 from draftline.engine.chat.messages import Chat
@@ -343,11 +342,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
     conditions = Conditions.now(torch.device("cpu"))
-    results: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
+        output_file(arguments.output) as out,
     ):
+        lines = ResultLines(out)
         write_placeholder_tokenizer(Path(folder), SMOLLM2_135M["vocab_size"])
         (Path(folder) / "config.json").write_text(json.dumps(SMOLLM2_135M))
         tokenizer = Tokenizer.from_folder(Path(folder))
@@ -357,10 +356,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                     seconds = measure_reading(READINGS[name], tokenizer, rows, arguments.best_of)
                 else:
                     seconds = measure(VARIANTS[name], tokenizer, rows, arguments.best_of)
-                results.append(result(conditions, name, rows, seconds))
-                out.write(json.dumps(results[-1], ensure_ascii=False) + "\n")
-                out.flush()
-    Console(stderr=True).print(table(results))
+                lines.write(result(conditions, name, rows, seconds))
+    Console(stderr=True).print(table(lines.written))
 
 
 if __name__ == "__main__":

@@ -23,16 +23,15 @@ from typing import Any
 import grpc
 import torch
 import uvloop
-from common.arguments import fill, positive_int, positive_ints, refuse
+from common.arguments import add_model, fill, positive_int, positive_ints, refuse
 from common.server import server
-from common.settings import engine_options
+from common.settings import add_settings, engine_options
 from load.sse import measure_sse
 from load.streams import measure_streams, offline, streams_workload
 from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
-from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.lengths import Lengths
@@ -175,9 +174,7 @@ def measure_all_streams(
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+    add_model(parser)
     names = ", ".join([*WORKLOADS, LOAD])
     parser.add_argument("--workloads", help=f"comma-separated, of {names}, or all (default: baseline; all on a GPU)")
     parser.add_argument(
@@ -194,13 +191,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--best-of", type=positive_int, help="rounds of --streams (default: 2)")
     parser.add_argument("--ttft-limit", type=float, help="seconds, for goodput (default: 1)")
     parser.add_argument("--tpot-limit", type=float, help="seconds, for goodput (default: 0.05)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="OPTION=VALUE",
-        help="an option of the server, such as --set max_model_len=8192; repeatable",
-    )
+    add_settings(parser, "an option of the server, such as --set max_model_len=8192")
     parser.add_argument("--plot", type=Path, help=f"plot the workload {LOAD} to this SVG file")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
@@ -222,14 +213,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Run the measurements; write each result as soon as it is known."""
-    model = BenchmarkModel(arguments.model, arguments.model, None)
-    if arguments.shape is not None:
-        model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder)
+    model = BenchmarkModel.chosen(arguments.model, arguments.shape, folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if arguments.plot is not None:
         check_plot(arguments.plot)
     own = _ARGUMENTS | (_SET_BY_STREAMS if arguments.streams else {})
-    options = {"load_format": "auto" if model.shape is None else "dummy"} | engine_options(arguments.set, own=own)
+    options = {"load_format": model.load_format} | engine_options(arguments.set, own=own)
     with result_lines(arguments.output, conditions(device)) as lines:
         if arguments.streams:
             measure_all_streams(arguments, model, options, lines)

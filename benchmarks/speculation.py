@@ -26,22 +26,21 @@ table has what adaptive draft lengths have measured at the start: how long steps
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from common.arguments import fill, positive_int, positive_ints, refuse
-from common.settings import engine_options
+from common.arguments import add_model, fill, positive_int, positive_ints, refuse
+from common.settings import add_settings, engine_options
 from drafts.plot import plot
 from rich.console import Console
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
-from draftline.engine.bench.lines import json_line
+from draftline.engine.bench.lines import ResultLines, output_file
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.speculation.compare import measure, tables
 from draftline.engine.bench.speculation.engines import in_own_process, running
@@ -68,9 +67,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dataset", choices=["spec-bench", "extraction", "random"], default="spec-bench")
     parser.add_argument("--path", type=Path, help="the question file of Spec-Bench")
     parser.add_argument("--limit", type=positive_int, help="the number of questions (default: all; for extraction 64)")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    source.add_argument("--shape", help="random weights in the shape of this model, or of a config.json")
+    add_model(parser)
     parser.add_argument("--draft-shape", help="the shape of the draft model or head, with random weights")
     parser.add_argument(
         "--acceptance-length", type=float, help="for random: the mean number of tokens that a verify step decides"
@@ -78,10 +75,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--concurrency", type=positive_ints, default="1,4,8", help="comma-separated (default: 1,4,8)")
     parser.add_argument("--max-tokens", type=positive_int, help="longest answer (default: 128)")
     parser.add_argument("--rounds", type=positive_int, default=5, help="alternating rounds; medians count (default: 5)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="OPTION=VALUE",
-        help="an option of EngineConfig; options that begin with draft apply to the drafting engine only; repeatable",
-    )  # fmt: skip
+    add_settings(parser, "an option of EngineConfig; options that begin with draft apply to the drafting engine only")
     parser.add_argument(
         "--contender",
         action="append",
@@ -175,11 +169,11 @@ def _questions(arguments: argparse.Namespace) -> list[SpecBenchQuestion]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
-    results: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
+        output_file(arguments.output) as out,
     ):
+        lines = ResultLines(out)
         try:
             without, configs = _configurations(arguments, Path(folder))
             list(_requests(arguments, 1, 1))
@@ -194,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     for about, requests in _requests(arguments, concurrency, plain.info.config.vocab_size):
                         found = measure(plain, drafting, requests, concurrency, arguments.rounds)
                         for config, measured in zip(configs, found, strict=True):
-                            result = {
+                            fields = {
                                 "date": conditions.date,
                                 "machine": conditions.machine,
                                 "commit": conditions.commit,
@@ -207,16 +201,14 @@ def main(argv: Sequence[str] | None = None) -> None:
                                 **about,
                                 **measured,
                             }
-                            results.append(result)
-                            out.write(json_line(result) + "\n")
-                            out.flush()
+                            lines.write(fields)
             finally:
-                if results:
-                    for table in tables(results):
+                if lines.written:
+                    for table in tables(lines.written):
                         Console(stderr=True, width=140).print(table)
     if arguments.plot is not None:
-        plot(results, arguments.plot)
-    if any(result["different_answers"] for result in results if not result["synthetic"]):
+        plot(lines.written, arguments.plot)
+    if any(result["different_answers"] for result in lines.written if not result["synthetic"]):
         raise SystemExit("speculative decoding changed an answer: that is a fault of the engine")
 
 

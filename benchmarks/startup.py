@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,10 +21,11 @@ from pathlib import Path
 
 import grpc
 import torch
+from common.arguments import add_model
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
-from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.contenders.servers import free_port
 from draftline.engine.bench.provenance import Conditions
 
 _POLL_S = 0.02
@@ -62,33 +62,23 @@ def _serves(health: health_pb2_grpc.HealthStub) -> bool:
     return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+    add_model(parser)
     parser.add_argument("--cold", action="store_true", help="start once, with an empty kernel cache")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which to give up (default: 300)")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        load_format, model = "auto", arguments.model
-        if arguments.shape is not None:
-            load_format = "dummy"
-            model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder)).checkpoint
+        model = BenchmarkModel.chosen(arguments.model, arguments.shape, Path(folder))
         environment = dict(os.environ)
         if arguments.cold:
             environment["TRITON_CACHE_DIR"] = str(Path(folder) / "kernels")
         for _ in range(1 if arguments.cold else 2):
-            port = _free_port()
-            command = [sys.executable, "-m", "draftline", "serve", "--model", model, "--load-format", load_format]
-            seconds = seconds_to_ready([*command, "--port", str(port)], port, environment, arguments.timeout)
+            port = free_port()
+            command = [sys.executable, "-m", "draftline", "serve", "--model", model.checkpoint, "--port", str(port)]
+            command += ["--load-format", model.load_format]
+            seconds = seconds_to_ready(command, port, environment, arguments.timeout)
     conditions = Conditions.now(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     result = {
         "date": conditions.date,

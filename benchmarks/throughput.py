@@ -13,15 +13,13 @@ latency under load, the server, and speculative decoding, whose gain depends on 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from common.arguments import fill, positive_int, refuse, some_names
-from common.settings import engine_options
+from common.arguments import add_model, fill, positive_int, refuse, some_names
+from common.settings import add_settings, engine_options
 from rich.console import Console
 
 from draftline.engine.bench.batches import (
@@ -33,8 +31,7 @@ from draftline.engine.bench.batches import (
 )
 from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender, Draftline, Transformers
 from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
-from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
-from draftline.engine.bench.lines import json_line
+from draftline.engine.bench.lines import ResultLines, output_file
 from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.throughput import compare, table
@@ -49,9 +46,7 @@ _ARGUMENTS = {"model": "use --model", "dtype": "use --dtype", "device": "use --d
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+    add_model(parser)
     parser.add_argument(
         "--workloads",
         help=f"comma-separated, of {', '.join(WORKLOADS)} (default: those for the device)",
@@ -61,13 +56,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dtype", type=some_names, default="auto", help="dtypes of Draftline, comma-separated (default: auto)"
     )
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="OPTION=VALUE",
-        help="an option of EngineConfig, such as --set max_batched_tokens=16384; repeatable",
-    )
+    add_settings(parser, "an option of EngineConfig, such as --set max_batched_tokens=16384")
     parser.add_argument(
         "--compare",
         default="",
@@ -98,10 +87,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     workloads: Sequence[OfflineWorkload] = GPU_WORKLOADS if on_gpu else CPU_WORKLOADS
     if arguments.workloads is not None:
         workloads = find_workloads(arguments.workloads)
-    if arguments.shape is None:
-        model = BenchmarkModel(arguments.model, arguments.model, None)
-    else:
-        model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder)
+    model = BenchmarkModel.chosen(arguments.model, arguments.shape, folder)
     max_model_len = max(workload.max_model_len for workload in workloads)
     options = engine_options(arguments.set, own=_ARGUMENTS)
     ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in arguments.dtype]
@@ -120,23 +106,21 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
-    results: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
+        output_file(arguments.output) as out,
     ):
+        lines = ResultLines(out)
         try:
-            for result in run(arguments, Path(folder)):
-                out.write(json_line(result) + "\n")
-                out.flush()
-                results.append(result)
+            for fields in run(arguments, Path(folder)):
+                lines.write(fields)
         except ValueError as error:
             raise SystemExit(str(error)) from None
         finally:
-            if results:
+            if lines.written:
                 console = Console(stderr=True)
                 # A log file has no width: do not cut the table to 80 columns there.
-                Console(stderr=True, width=None if console.is_terminal else 160).print(table(results))
+                Console(stderr=True, width=None if console.is_terminal else 160).print(table(lines.written))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Types of benchmarks' arguments for ``argparse``, and a refusal of those that a mode of the benchmark does not use."""
+"""Arguments of benchmarks for ``argparse``, their types, and a refusal of those that a mode does not use."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from draftline.engine.bench import numbers
+from draftline.engine.bench.contenders.shapes import SHAPES
 
 Value = TypeVar("Value")
 
@@ -33,6 +34,13 @@ def some_names(text: str) -> list[str]:
     if not (found := numbers.names(text)):
         raise argparse.ArgumentTypeError(f"{text!r} has no name")
     return found
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add ``--model``, and ``--shape``, which excludes it."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
+    source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
 
 
 def refuse(parser: argparse.ArgumentParser, arguments: argparse.Namespace, names: Iterable[str], problem: str) -> None:

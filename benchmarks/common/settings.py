@@ -1,11 +1,17 @@
-"""``engine_options``: the engine's options that ``--set OPTION=VALUE`` and its like give a benchmark."""
+"""The engine's options that ``--set OPTION=VALUE`` and its like give a benchmark."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import yaml
+
+
+def add_settings(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Add ``--set``, an option with this meaning, which may be given again."""
+    parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help=f"{meaning}; repeatable")
 
 
 def engine_options(

@@ -12,10 +12,8 @@ Results are JSON lines, on standard output or in --output; a table of them goes 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from draftline.engine.bench.lines import ResultLines, output_file
 from draftline.engine.bench.provenance import Conditions
 from schemas.coverage import ENGINES, judge, read_cases, read_suite, summary
 
@@ -72,8 +71,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
     conditions = Conditions.now(torch.device("cpu"))
-    results: list[dict[str, Any]] = []
-    with arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out:
+    with output_file(arguments.output) as out:
+        lines = ResultLines(out)
         for name in arguments.engines.split(","):
             try:
                 engine = ENGINES[name]()
@@ -81,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 print(f"{name} is left out: {error}", file=sys.stderr)
                 continue
             for corpus, cases in corpora.items():
-                result = {
+                fields = {
                     "section": "coverage",
                     "date": conditions.date,
                     "machine": conditions.machine,
@@ -92,10 +91,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                     "corpus": corpus,
                     **summary({case.name: judge(engine, case) for case in cases}),
                 }
-                results.append(result)
-                out.write(json.dumps(result) + "\n")
-                out.flush()
-    Console(stderr=True, width=140).print(table(results))
+                lines.write(fields)
+    Console(stderr=True, width=140).print(table(lines.written))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
 from draftline.engine.errors import UsageError
@@ -40,11 +41,11 @@ class ResultLines:
         written: every result, as it was written.
     """
 
-    def __init__(self, out: TextIO, common: Mapping[str, Any]) -> None:
+    def __init__(self, out: TextIO, common: Mapping[str, Any] = MappingProxyType({})) -> None:
         """``common`` fields come first in every line."""
         self.written: list[dict[str, Any]] = []
         self._out = out
-        self._common = {"format": FORMAT, **common}
+        self._common = common
 
     def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Write a result at once, so that a run that is broken off keeps it. Returns the whole line."""
@@ -56,18 +57,25 @@ class ResultLines:
 
 
 @contextmanager
-def result_lines(output: Path | None, common: Mapping[str, Any]) -> Iterator[ResultLines]:
-    """Append lines to a file, or print them where ``output`` is None.
+def output_file(output: Path | None) -> Iterator[TextIO]:
+    """The end of a file, or standard output where ``output`` is None.
 
     Raises:
         UsageError: the file cannot be opened.
     """
     if output is None:
-        yield ResultLines(sys.stdout, common)
+        yield sys.stdout
         return
     try:
         out = output.open("a", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--output: {output}: {error.strerror}") from error
     with out:
-        yield ResultLines(out, common)
+        yield out
+
+
+@contextmanager
+def result_lines(output: Path | None, common: Mapping[str, Any]) -> Iterator[ResultLines]:
+    """Append lines of the current `FORMAT` to a file, or print them; see `output_file`."""
+    with output_file(output) as out:
+        yield ResultLines(out, {"format": FORMAT, **common})

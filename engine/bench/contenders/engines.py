@@ -16,7 +16,7 @@ from typing_extensions import override
 from draftline import LLM, SamplingParams
 from draftline.engine.bench.batches import BenchmarkRequest
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
-from draftline.engine.bench.contenders.shapes import HfConfig
+from draftline.engine.bench.contenders.shapes import HfConfig, find_shape
 from draftline.engine.bench.readiness import wait_until_ready
 from draftline.models.checkpoints.resolve import SourceKind, resolve_model
 
@@ -34,6 +34,24 @@ class BenchmarkModel:
     name: str
     checkpoint: str
     shape: HfConfig | None
+
+    @property
+    def load_format(self) -> str:
+        """The option ``load_format`` of EngineConfig."""
+        return "auto" if self.shape is None else "dummy"
+
+    @staticmethod
+    def chosen(model: str, shape: str | None, folder: Path) -> BenchmarkModel:
+        """A checkpoint, or else the shape with this name, whose files are written to ``folder``.
+
+        Raises:
+            ValueError: there is no such shape.
+        """
+        return (
+            BenchmarkModel(model, model, None)
+            if shape is None
+            else BenchmarkModel.of_shape(shape, find_shape(shape), folder)
+        )
 
     @staticmethod
     def of_shape(name: str, shape: HfConfig, folder: Path) -> BenchmarkModel:
@@ -80,8 +98,11 @@ class Draftline(Contender):
         self, model: BenchmarkModel, dtype: str, device: str, max_model_len: int, options: Mapping[str, Any]
     ) -> None:
         """``options`` are fields of EngineConfig. They override the benchmark's own settings."""
-        load_format = "auto" if model.shape is None else "dummy"
-        own: dict[str, Any] = {"load_format": load_format, "prefix_caching": False, "max_model_len": max_model_len}
+        own: dict[str, Any] = {
+            "load_format": model.load_format,
+            "prefix_caching": False,
+            "max_model_len": max_model_len,
+        }
         self.options = options
         self._llm = LLM(model.checkpoint, **{"dtype": dtype, "device": device, **own, **options})
         wait_until_ready(self._llm.stats)

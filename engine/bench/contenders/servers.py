@@ -153,7 +153,7 @@ def started(
     Raises:
         PeerError: it ends, or does not answer within the timeout.
     """
-    port = _free_port()
+    port = free_port()
     command = [*peer.command(program, model, port, random), *flags]
     url = f"http://127.0.0.1:{port}"
     with temporary(partial(TemporaryFile, "w+", errors="replace")) as log:
@@ -170,7 +170,8 @@ def started(
                 process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -52,10 +52,11 @@ def throughput(
             raise UsageError(f"--compare: {name}: not one of {', '.join(_OTHERS)}")
     try:
         chosen = None if workloads is None else find_workloads(workloads)
-        found = None if shape is None else find_shape(shape)
+        if shape is not None:
+            find_shape(shape)
     except ValueError as error:
         raise UsageError(f"{'--workloads' if shape is None else '--workloads or --shape'}: {error}") from None
-    if found is None:
+    if shape is None:
         find_models(engine)
     else:
         check_has_no_model(engine)
@@ -71,9 +72,7 @@ def throughput(
     longest = max(workload.max_model_len for workload in chosen)
     own = engine.model_dump(exclude_unset=True, exclude={"model", "dtype", "device"})
     with temporary_folder() as folder:
-        model = BenchmarkModel(engine.model, engine.model, None)
-        if shape is not None and found is not None:
-            model = BenchmarkModel.of_shape(shape, found, folder)
+        model = BenchmarkModel.chosen(engine.model, shape, folder)
         ours = Draftline(model, engine.dtype, engine.device, longest, own)
         contenders: list[Contender] = [ours]
         try:
