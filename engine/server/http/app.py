@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter
 from pydantic_core import to_json
@@ -16,7 +16,6 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from draftline.engine.errors import QueueFullError
-from draftline.engine.outputs import RequestOutput
 from draftline.engine.protocol import EngineClient
 from draftline.engine.server.http.body import Body, Generating, read
 from draftline.engine.server.http.call import REQUEST_ID, HttpCall
@@ -26,17 +25,9 @@ from draftline.engine.server.http.errors import HttpError
 from draftline.engine.server.http.generation import Generation, Wanted, until_disconnect
 from draftline.engine.server.http.guard import Guard
 from draftline.engine.server.http.openapi import describe
-from draftline.engine.server.http.stream import EventStream, StreamedAnswer
+from draftline.engine.server.http.stream import Answer, EventStream
 from draftline.engine.server.in_flight import counted
 from draftline.engine.server.state import ServerState
-
-
-class EndpointAnswer(StreamedAnswer, Protocol):
-    """The answer of an endpoint, streamed or whole."""
-
-    def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
-        """The answer at once."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +48,7 @@ class Endpoint:
     about: str
     body: type[Generating]
     wanted: Callable[[Any, EngineClient, int], list[Wanted]]
-    answer: Callable[[Any, Generation, EngineClient, str], EndpointAnswer]
+    answer: Callable[[Any, Generation, EngineClient, str], Answer]
     default_max_tokens: int | None = None
     full_status: int = 429
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pydantic_core import to_json
@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from draftline.engine.errors import StalledReaderError
-from draftline.engine.outputs import Delta, Finished
+from draftline.engine.outputs import Delta, Finished, RequestOutput
 from draftline.engine.server.http.errors import DisconnectedError, error_body
 from draftline.engine.server.http.generation import Generation
 from draftline.engine.server.http.protocol import STALLED
@@ -39,12 +39,12 @@ def event_of(data: bytes) -> bytes:
     return b"data: %b\n\n" % data
 
 
-class StreamedAnswer(Protocol):
-    """The answer of an endpoint, as events."""
+class Answer(Protocol):
+    """The answer of an endpoint, as events or whole."""
 
     def begin(self) -> Events:
         """The events before the first update."""
-        ...
+        return ()
 
     def update(self, prompt: int, update: Delta | Finished) -> Events:
         """The events of an update of the prompt with this index."""
@@ -52,10 +52,14 @@ class StreamedAnswer(Protocol):
 
     def end(self) -> Events:
         """The events after the last update."""
-        ...
+        return (DONE,)
 
     def fail(self, error: Exception) -> Events:
         """The events of an error that ends the stream."""
+        return (event(error_body(error)), DONE)
+
+    def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
+        """The answer at once."""
         ...
 
 
@@ -65,7 +69,7 @@ class EventStream(EventSourceResponse):
     def __init__(
         self,
         generation: Generation,
-        answer: StreamedAnswer,
+        answer: Answer,
         stall_timeout: float,
     ) -> None:
         """A stream that has not begun.
@@ -114,8 +118,3 @@ class EventStream(EventSourceResponse):
             if STALLED in scope["state"]:
                 reason = StalledReaderError(f"nothing was read for {self._stall_timeout:g} s")
             self._generation.close(reason)
-
-
-def error_events(error: Exception) -> Events:
-    """The events of an error in a stream of completions or chats."""
-    return (event(error_body(error)), DONE)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import Field
+from typing_extensions import override
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import CompletionOutput, Delta, Finished, RequestOutput
@@ -26,7 +27,7 @@ from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted
 from draftline.engine.server.http.messages import RENDERED_PATHS, ChatMessage, Rendered, call_paths, chat
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
-from draftline.engine.server.http.stream import DONE, error_events, event, event_of
+from draftline.engine.server.http.stream import DONE, Answer, event, event_of
 from draftline.engine.server.http.tools import (
     PATHS,
     AllowedToolsChoice,
@@ -94,7 +95,7 @@ def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted
     return [Wanted(request, Names(tuple(paths)), body.truncate_prompt_tokens, body.counts_chunks)]
 
 
-class ChatAnswer:
+class ChatAnswer(Answer):
     """The answer to a body, streamed or whole."""
 
     def __init__(self, body: ChatBody, generation: Generation, engine: EngineClient, model: str) -> None:
@@ -112,13 +113,13 @@ class ChatAnswer:
         self._usage = UsageCount()
         self._running = RunningUsage(generation, body.n or 1) if body.counts_chunks else None
 
+    @override
     def begin(self) -> Iterator[bytes]:
-        """The events before the first update."""
         for index in range(self._body.n or 1):
             yield self._chunk(index, {"role": "assistant", "content": ""}, None, {})
 
+    @override
     def update(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
-        """The events of an update."""
         match update:
             case Delta():
                 if self._running is not None:
@@ -137,18 +138,14 @@ class ChatAnswer:
                 self._usage.add(prompt, update)
                 yield self._chunk(update.index, {}, None, finish(update))
 
+    @override
     def end(self) -> Iterator[bytes]:
-        """The events after the last update."""
         if self._body.includes_usage:
             yield event({**self._head.fields("chat.completion.chunk", []), "usage": self._usage.fields()})
         yield DONE
 
-    def fail(self, error: Exception) -> Iterator[bytes]:
-        """The events of an error that ends the stream."""
-        yield from error_events(error)
-
+    @override
     def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
-        """The answer at once."""
         [output] = outputs
         choices = [self._choice(each) for each in output.outputs]
         answer = {**self._head.fields("chat.completion", choices), "usage": usage_of(outputs).fields()}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
+from typing_extensions import override
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import CompletionOutput, Delta, Finished, FinishReason, RequestOutput
@@ -24,7 +25,7 @@ from draftline.engine.server.http.body import ListOf, ResponseFormat, Streamed, 
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
-from draftline.engine.server.http.stream import DONE, error_events, event, event_of
+from draftline.engine.server.http.stream import DONE, Answer, event, event_of
 from draftline.engine.server.http.text_offsets import TextOffsets
 from draftline.engine.server.limits import length_violations, refuse
 
@@ -99,7 +100,7 @@ def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[tupl
     return several
 
 
-class CompletionAnswer:
+class CompletionAnswer(Answer):
     """The answer to a body, streamed or whole."""
 
     def __init__(self, body: CompletionBody, generation: Generation, engine: EngineClient, model: str) -> None:
@@ -125,8 +126,8 @@ class CompletionAnswer:
         # Updates of prompts whose echo waits for its log-probabilities, which come with the first output.
         self._held: dict[int, list[Delta | Finished]] = {}
 
+    @override
     def begin(self) -> Iterator[bytes]:
-        """The events before the first update."""
         if not self._body.echo:
             return
         for prompt in range(len(self._generation.wanted)):
@@ -136,8 +137,8 @@ class CompletionAnswer:
             for index in range(self._outputs):
                 yield self._chunk(self._number(prompt, index), self._echo(prompt), None, {})
 
+    @override
     def update(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
-        """The events of an update."""
         if self._body.only_echoes:
             update = _without_tokens(update)
         held = self._held.get(prompt)
@@ -176,18 +177,14 @@ class CompletionAnswer:
                 self._usage.add(prompt, update)
                 yield self._chunk(number, "", None, finish(update))
 
+    @override
     def end(self) -> Iterator[bytes]:
-        """The events after the last update."""
         if self._body.includes_usage:
             yield event({**self._head.fields("text_completion", []), "usage": self._usage.fields()})
         yield DONE
 
-    def fail(self, error: Exception) -> Iterator[bytes]:
-        """The events of an error that ends the stream."""
-        yield from error_events(error)
-
+    @override
     def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
-        """The answer at once."""
         if self._body.only_echoes:
             outputs = [replace(output, outputs=[*map(_without_text, output.outputs)]) for output in outputs]
         choices = [

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pydantic import Field
+from typing_extensions import override
 
 from draftline.engine.outputs import Delta, Finished, RequestOutput
 from draftline.engine.params import DEFAULT_MAX_TOKENS as DEFAULT_MAX_TOKENS
@@ -16,7 +17,7 @@ from draftline.engine.server.http.body import Generating, ListOf, ResponseFormat
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
-from draftline.engine.server.http.stream import DONE, error_events, event
+from draftline.engine.server.http.stream import Answer, event
 
 
 class PlainBody(Generating):
@@ -46,8 +47,8 @@ def wanted(body: PlainBody, engine: EngineClient, max_tokens: int) -> list[Wante
     return [Wanted(request, told, body.truncate_prompt_tokens, add_special_tokens=added)]
 
 
-class PlainAnswer:
-    """The answer to a body, streamed or whole."""
+class PlainAnswer(Answer):
+    """The answer to a body, streamed or whole. Each event has the new text, and the last one how the output ended."""
 
     def __init__(self, body: PlainBody, generation: Generation, engine: EngineClient, model: str) -> None:
         """An answer without text.
@@ -60,12 +61,8 @@ class PlainAnswer:
         """
         self._model = model
 
-    def begin(self) -> Iterator[bytes]:
-        """The events before the first update: none."""
-        return iter(())
-
+    @override
     def update(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
-        """The events of an update: each has the new text, and the last one how the output ended."""
         match update:
             case Delta():
                 if update.text:
@@ -73,16 +70,8 @@ class PlainAnswer:
             case Finished():
                 yield event({"text": "", **self._end_fields(update)})
 
-    def end(self) -> Iterator[bytes]:
-        """The events after the last update."""
-        yield DONE
-
-    def fail(self, error: Exception) -> Iterator[bytes]:
-        """The events of an error that ends the stream."""
-        yield from error_events(error)
-
+    @override
     def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
-        """The answer at once."""
         [output] = outputs
         [each] = output.outputs
         assert each.finished is not None, "outputs are whole"

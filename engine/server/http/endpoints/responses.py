@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from draftline.engine.chat.calls import ToolCallDelta
 from draftline.engine.errors import FieldViolation, InvalidRequestError
@@ -22,7 +23,7 @@ from draftline.engine.server.http.generation import Generation, Wanted
 from draftline.engine.server.http.items import Events, Items
 from draftline.engine.server.http.messages import RENDERED_PATHS, Rendered, chat, message_paths
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
-from draftline.engine.server.http.stream import event
+from draftline.engine.server.http.stream import Answer, event
 from draftline.engine.server.http.tools import (
     PATHS,
     Choice,
@@ -157,7 +158,7 @@ def _form(form: TextFormat) -> ResponseFormat:
     return ResponseFormat(type=form.type, json_schema=schema)
 
 
-class ResponseAnswer:
+class ResponseAnswer(Answer):
     """The answer to a body, streamed or whole."""
 
     def __init__(self, body: ResponseBody, generation: Generation, engine: EngineClient, model: str) -> None:
@@ -182,13 +183,13 @@ class ResponseAnswer:
         self._error: dict[str, str] | None = None
         self._usage = UsageCount()
 
+    @override
     def begin(self) -> Iterator[bytes]:
-        """The events before the first update."""
         yield self._event("response.created", response=self._response("in_progress"))
         yield self._event("response.in_progress", response=self._response("in_progress"))
 
+    @override
     def update(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
-        """The events of an update."""
         match update:
             case Delta():
                 positions = [*self._held, *update.logprobs]
@@ -199,22 +200,22 @@ class ResponseAnswer:
             case Finished():
                 self._finish(update)
 
+    @override
     def end(self) -> Iterator[bytes]:
-        """The events after the last update."""
         for name, fields in self._ends():
             yield self._event(name, **fields)
         yield self._event(f"response.{self._status}", response=self._response(self._status))
 
+    @override
     def fail(self, error: Exception) -> Iterator[bytes]:
-        """The events of an error that ends the stream."""
         for _ in self._items.end("incomplete"):
             pass
         told = error_body(error)["error"]
         self._error = {"code": _ERROR_CODES.get(told["type"], "server_error"), "message": told["message"]}
         yield self._event("response.failed", response=self._response("failed"))
 
+    @override
     def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
-        """The answer at once."""
         [output] = outputs
         [each] = output.outputs
         assert each.finished is not None, "outputs are whole"
