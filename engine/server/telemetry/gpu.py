@@ -4,54 +4,35 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class GpuState:
-    """One GPU at one moment. A value is None where the driver does not give it, as for a part of a GPU (MIG).
-
-    Attributes:
-        uuid: the GPU's unique id.
-        utilization: the share of the last moments in which any kernel ran.
-        memory_used: bytes in use, by all processes.
-        memory_total: all its bytes.
-        power: watts.
-        temperature: degrees Celsius.
-    """
-
-    uuid: str
-    utilization: float | None
-    memory_used: float | None
-    memory_total: float | None
-    power: float | None
-    temperature: float | None
+_GAUGES: Mapping[str, tuple[str, Callable[[Any, Any], float]]] = {
+    "utilization_ratio": (
+        "Share of the time in which a kernel ran.",
+        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    ),
+    "memory_used_bytes": (
+        "Memory in use, by all processes.",
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    ),
+    "memory_total_bytes": ("Memory of the GPU.", lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).total),
+    "power_watts": ("Power that the GPU draws.", lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000),
+    "temperature_celsius": (
+        "Temperature of the GPU.",
+        lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+    ),
+}
+"""Each gauge by its name: what it is, and how NVML is asked for it by a GPU's handle."""
 
 
-class _Gauge(NamedTuple):
-    name: str
-    about: str
-    value: Callable[[GpuState], float | None]
-
-
-_GAUGES = (
-    _Gauge("utilization_ratio", "Share of the time in which a kernel ran.", lambda gpu: gpu.utilization),
-    _Gauge("memory_used_bytes", "Memory in use, by all processes.", lambda gpu: gpu.memory_used),
-    _Gauge("memory_total_bytes", "Memory of the GPU.", lambda gpu: gpu.memory_total),
-    _Gauge("power_watts", "Power that the GPU draws.", lambda gpu: gpu.power),
-    _Gauge("temperature_celsius", "Temperature of the GPU.", lambda gpu: gpu.temperature),
-)
-
-
-class GpuMonitor:
-    """Reads GPUs through NVML. Without the package, a driver or a GPU, it reads none."""
+class GpuMetrics:
+    """The metrics of GPUs. Without the package, a driver or a GPU, there are none."""
 
     def __init__(self, load: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> None:
         """``load`` imports NVML's binding, when a GPU is first asked for."""
@@ -59,14 +40,25 @@ class GpuMonitor:
         self._nvml: Any = None
         self._absent = False
 
-    def read(self, uuids: Sequence[str]) -> Iterator[GpuState]:
-        """The state of these GPUs, of those that the driver knows."""
+    def metrics(self, uuids: Sequence[str]) -> Iterable[Metric]:
+        """A gauge for each value, with a sample for each of these GPUs of which the driver gives it.
+
+        It does not give all of a part of a GPU (MIG).
+        """
         nvml = self._library() if uuids else None
         if nvml is None:
             return
+        gpus: dict[str, Any] = {}
         for uuid in uuids:
             with suppress(nvml.NVMLError):
-                yield _state(nvml, uuid, nvml.nvmlDeviceGetHandleByUUID(uuid))
+                gpus[uuid] = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        for name, (about, value) in _GAUGES.items():
+            metric = GaugeMetricFamily(f"draftline_gpu_{name}", about, labels=("gpu",))
+            for uuid, gpu in gpus.items():
+                with suppress(nvml.NVMLError):
+                    metric.add_metric([uuid], float(value(nvml, gpu)))
+            if metric.samples:
+                yield metric
 
     def _library(self) -> Any:
         if self._nvml is None and not self._absent:
@@ -78,40 +70,3 @@ class GpuMonitor:
                 self._absent = True
                 logger.debug("the GPU's utilization, power and temperature are not known: %s", error)
         return self._nvml
-
-
-class GpuMetrics:
-    """The metrics of GPUs."""
-
-    def __init__(self, monitor: GpuMonitor | None = None) -> None:
-        """``monitor`` reads them."""
-        self._monitor = monitor or GpuMonitor()
-
-    def metrics(self, uuids: Sequence[str]) -> Iterable[Metric]:
-        """A gauge for each value, with a sample for each of these GPUs that gives it."""
-        states = list(self._monitor.read(uuids))
-        for gauge in _GAUGES:
-            metric = GaugeMetricFamily(f"draftline_gpu_{gauge.name}", gauge.about, labels=("gpu",))
-            for state in states:
-                value = gauge.value(state)
-                if value is not None:
-                    metric.add_metric([state.uuid], value)
-            if metric.samples:
-                yield metric
-
-
-def _state(nvml: Any, uuid: str, handle: Any) -> GpuState:
-    def asked(read: Callable[[], float]) -> float | None:
-        try:
-            return float(read())
-        except nvml.NVMLError:
-            return None
-
-    return GpuState(
-        uuid,
-        utilization=asked(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
-        memory_used=asked(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
-        memory_total=asked(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        power=asked(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-        temperature=asked(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-    )

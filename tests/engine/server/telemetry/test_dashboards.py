@@ -20,7 +20,7 @@ from patience import PATIENCE_S
 
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
-from draftline.engine.server.telemetry.gpu import GpuMonitor
+from draftline.engine.server.telemetry.gpu import GpuMetrics
 from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DevicePeak, EngineStats, Histogram, MemoryUse, WorkCounts
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
@@ -87,7 +87,7 @@ async def series(make_engine: Callable[..., FakeEngine], monkeypatch: pytest.Mon
 
     The fake engine counts nothing, so the figures that a real one counts are set: three tokens of a request, 20 ms apart.
     """
-    monkeypatch.setattr(GpuMonitor, "_library", lambda monitor: FakeNvml())
+    monkeypatch.setattr(GpuMetrics, "_library", lambda metrics: FakeNvml())
     rules = yaml.safe_load((DEPLOY / "vllm-names.rules.yaml").read_text())["groups"][0]["rules"]
     server = Server(ServerConfig(port=0, metrics_port=0))
     await server.start()

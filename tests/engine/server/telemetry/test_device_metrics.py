@@ -14,7 +14,7 @@ from rich.console import Console
 from draftline.engine.cli.views import top as top_view
 from draftline.engine.cli.views.top import Snapshot
 from draftline.engine.server.grpc.admin import metric_messages
-from draftline.engine.server.telemetry.gpu import GpuMetrics, GpuMonitor
+from draftline.engine.server.telemetry.gpu import GpuMetrics
 from draftline.engine.server.telemetry.metrics import Metrics
 from draftline.engine.server.telemetry.request_log import _steps
 from draftline.engine.stats import DevicePeak, EngineStats, MemoryUse, Utilization, WorkCounts
@@ -25,7 +25,7 @@ def values(metrics: GpuMetrics, *uuids: str) -> dict[str, float]:
 
 
 def test_a_gpu_has_five_gauges() -> None:
-    read = values(GpuMetrics(GpuMonitor(FakeNvml)), "GPU-a")
+    read = values(GpuMetrics(FakeNvml), "GPU-a")
     assert read == {
         "utilization_ratio": 0.87,
         "memory_used_bytes": 100 * GIB,
@@ -36,7 +36,7 @@ def test_a_gpu_has_five_gauges() -> None:
 
 
 def test_what_a_gpu_does_not_tell_is_left_out() -> None:
-    read = values(GpuMetrics(GpuMonitor(lambda: FakeNvml(power=False))), "GPU-a", "GPU-unknown")
+    read = values(GpuMetrics(lambda: FakeNvml(power=False)), "GPU-a", "GPU-unknown")
     assert read.keys() == {"utilization_ratio", "memory_used_bytes", "memory_total_bytes", "temperature_celsius"}
 
 
@@ -48,7 +48,7 @@ def test_without_nvml_there_is_no_error(absent: str) -> None:
         tries.append(absent)
         return importlib.import_module("no_such_package") if absent == "package" else FakeNvml(driver=False)
 
-    metrics = GpuMetrics(GpuMonitor(load))
+    metrics = GpuMetrics(load)
     assert values(metrics) == {}  # on a CPU nothing is loaded
     assert not tries
     assert values(metrics, "GPU-a") == values(metrics, "GPU-a") == {}
@@ -63,7 +63,7 @@ def collected(work: WorkCounts, *, gpu: bool) -> Snapshot:
         engine.info = replace(
             engine.info, peak=DevicePeak(1e15, 4e12), memory=memory, device_uuids=("GPU-a",), device="cuda:0"
         )
-        metrics._gpus = GpuMetrics(GpuMonitor(FakeNvml))
+        metrics._gpus = GpuMetrics(FakeNvml)
     stats = EngineStats(0, 0, 0, 0, 0, work.steps, 0, 0, 0, 0, work=work)
     engine.stats = lambda: stats  # type: ignore[method-assign]
     metrics.watch(engine)
