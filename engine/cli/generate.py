@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Annotated
 
@@ -65,7 +65,7 @@ def generate(
         if as_json:
             print_json(text, updates, sampling.n)
         elif sampling.n == 1:
-            print_stream(updates, summary_with_seed)
+            print_stream(updates)
         else:
             print_each(updates, sampling.n)
 
@@ -77,18 +77,15 @@ def refuse_logprobs(sampling: SamplingParams, reason: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')}: {reason}")
 
 
-def print_stream(updates: Iterator[Update], summarize: Callable[[Finished], str]) -> str:
-    """Print one output as it comes, then its summary on standard error. Returns its text."""
-    text = ""
+def print_stream(updates: Iterator[Update]) -> None:
+    """Print one output as it comes, then its summary on standard error."""
     for update in updates:
         if isinstance(update, Delta):
-            text += update.text
             typer.echo(update.text, nl=False)
             sys.stdout.flush()
         elif isinstance(update, Finished):
             typer.echo()
-            typer.echo(summarize(update), err=True)
-    return text
+            typer.echo(summary_with_seed(update), err=True)
 
 
 def print_each(updates: Iterator[Update], n: int) -> None:
