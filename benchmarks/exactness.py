@@ -43,12 +43,13 @@ from draftline.engine.bench.exact.suites import SUITES, questions, random_prompt
 from draftline.engine.bench.lines import ResultLines, output_file
 from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import Conditions
+from draftline.engine.options import flag
 from draftline.engine.protocol import Prompt
 
 _ARGUMENTS = {
     "model": "use --model or --shape",
     "draft_model": "use --draft-model or --draft-shape",
-    **{name: f"use --{name.replace('_', '-')}" for name in ("dtype", "quantization", "kv_cache_dtype")},
+    **{name: f"use {flag(name)}" for name in ("dtype", "quantization", "kv_cache_dtype")},
     **dict.fromkeys(OWN_OPTIONS, "each column has its own"),
 }
 """The options that are not for --set, with what sets them."""

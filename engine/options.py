@@ -79,6 +79,11 @@ class Options(BaseModel):
         )
 
 
+def flag(name: str) -> str:
+    """The command line's option for a field: ``--max-num-seqs`` for ``max_num_seqs``."""
+    return "--" + name.replace("_", "-")
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """``; did you mean NAME?`` with the closest of ``known``; empty where none is close."""
     closest = max(((_likeness(name, each), each) for each in known), default=(0.0, ""))

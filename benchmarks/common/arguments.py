@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from draftline.engine.bench import numbers
 from draftline.engine.bench.contenders.shapes import SHAPES
+from draftline.engine.options import flag
 
 Value = TypeVar("Value")
 
@@ -54,7 +55,7 @@ def refuse(parser: argparse.ArgumentParser, arguments: argparse.Namespace, names
     """
     for name in names:
         if getattr(arguments, name) not in (None, False):
-            parser.error(f"--{name.replace('_', '-')}: {problem}")
+            parser.error(f"{flag(name)}: {problem}")
 
 
 def fill(arguments: argparse.Namespace, defaults: Mapping[str, object]) -> None:

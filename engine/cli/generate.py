@@ -17,6 +17,7 @@ from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.errors import standard_input
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
+from draftline.engine.options import flag
 from draftline.engine.outputs import Delta, Finished, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import GenerateRequest
@@ -74,7 +75,7 @@ def refuse_logprobs(sampling: SamplingParams, reason: str) -> None:
     """Raise `UsageError` if log-probabilities are asked for that would not be printed."""
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(sampling, name) is not None:
-            raise UsageError(f"--{name.replace('_', '-')}: {reason}")
+            raise UsageError(f"{flag(name)}: {reason}")
 
 
 def print_stream(updates: Iterator[Update]) -> None:

@@ -22,7 +22,7 @@ from draftline.engine.cli.errors import reported_errors
 from draftline.engine.cli.topics import topic, value_name
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError, unreadable
-from draftline.engine.options import Options, bounds, choices, has_default, number, without_none
+from draftline.engine.options import Options, bounds, choices, flag, has_default, number, without_none
 from draftline.engine.params import Constraint, Reasoning, Speculation
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.validation import violations
@@ -106,12 +106,11 @@ def _options(model: type[Options]) -> Iterator[inspect.Parameter]:
 
 
 def _option(model: type[Options], name: str, field: FieldInfo) -> inspect.Parameter:
-    flag = "--" + _flag(model, name).replace("_", "-")
+    shown = flag(_flag(model, name))
     kind = _cli_type(field.annotation)
-    declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
     option = typer.Option(
-        declaration,
-        help=_help(name, flag, field),
+        _declaration(shown, kind),
+        help=_help(name, shown, field),
         show_default=False,
         metavar=value_name(name, field),
         rich_help_panel=topic(model, name),
@@ -121,10 +120,12 @@ def _option(model: type[Options], name: str, field: FieldInfo) -> inspect.Parame
 
 def _alias(model: type[Options], other: str) -> inspect.Parameter:
     """The option of a field under another engine's name, which ``--help`` does not show."""
-    flag = "--" + other.replace("_", "-")
     kind = _cli_type(model.model_fields[model.aliases[other]].annotation)
-    declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
-    return _parameter(other, kind, typer.Option(declaration, hidden=True))
+    return _parameter(other, kind, typer.Option(_declaration(flag(other), kind), hidden=True))
+
+
+def _declaration(flag: str, kind: Any) -> str:
+    return f"{flag}/--no-{flag[2:]}" if kind is bool else flag
 
 
 def _flag(model: type[Options], name: str) -> str:
@@ -184,7 +185,7 @@ def _given(model: type[Options], options: dict[str, Any]) -> Iterator[tuple[str,
         ]
         given = [(way, value) for way in ways if (value := options.pop(way)) not in (None, [])]
         if len(given) > 1:
-            raise UsageError(" and ".join(f"--{way.replace('_', '-')}" for way, _ in given) + ": set one of them")
+            raise UsageError(" and ".join(flag(way) for way, _ in given) + ": set one of them")
         if not given:
             continue
         [(_, value)] = given
@@ -204,14 +205,14 @@ def _id_and_number(name: str, text: str) -> tuple[int, float]:
     try:
         return int(key), float(value)
     except ValueError:
-        raise UsageError(f"--{name.replace('_', '-')}: {text!r} is not ID=BIAS, as in 42=-1.5") from None
+        raise UsageError(f"{flag(name)}: {text!r} is not ID=BIAS, as in 42=-1.5") from None
 
 
 def _file_text(name: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--{name.replace('_', '-')}: cannot read {path}: {unreadable(error)}") from error
+        raise UsageError(f"{flag(name)}: cannot read {path}: {unreadable(error)}") from error
 
 
 def _build(
@@ -237,13 +238,13 @@ def _as_flags(model: type[Options], problem: str) -> str:
     """The description of a problem of a whole model, with the model's options as flags."""
     names = "|".join(model.model_fields)
 
-    def flag(found: re.Match[str]) -> str:
+    def as_flag(found: re.Match[str]) -> str:
         name = found[0]
         ending = "" if _model(model.model_fields[name].annotation) is None else "-* options"  # such as reasoning
-        return f"--{_flag(model, name).replace('_', '-')}{ending}"
+        return flag(_flag(model, name)) + ending
 
     # Not in quotes, which are values, nor in "draft model".
-    return re.sub(rf"(?<!')(?<!draft )\b({names})\b", flag, problem)
+    return re.sub(rf"(?<!')(?<!draft )\b({names})\b", as_flag, problem)
 
 
 def _origin(model: type[Options], field: str, flags: Mapping[str, object], path: Path | None) -> str:
@@ -253,4 +254,4 @@ def _origin(model: type[Options], field: str, flags: Mapping[str, object], path:
         return ""
     if name not in flags and path is not None:
         return f"{path}: {field}: "
-    return f"--{_FLAGS.get((model, name), name).replace('_', '-')}: "
+    return f"{flag(_flag(model, name))}: "

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError, temporary_folder
+from draftline.engine.options import flag
 
 SHAPE_HELP = f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json, instead of --model"
 
@@ -19,7 +20,7 @@ def check_has_no_model(config: EngineConfig) -> None:
         UsageError: they name a model, or the format of its weights.
     """
     if given := [name for name in ("model", "load_format") if name in config.model_fields_set]:
-        raise UsageError(f"--{given[0].replace('_', '-')} and --shape: set one of them")
+        raise UsageError(f"{flag(given[0])} and --shape: set one of them")
 
 
 @contextmanager

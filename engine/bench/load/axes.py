@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from draftline.engine.bench.load.config import MAX_RATE, LoadConfig
 from draftline.engine.bench.load.lengths import Lengths
 from draftline.engine.bench.numbers import positive_int
+from draftline.engine.options import flag
 
 Changes = Mapping[str, object]
 
@@ -79,16 +80,11 @@ def at(load: LoadConfig, values: Mapping[str, str]) -> LoadConfig:
     """
     changes: dict[str, object] = {}
     for name, text in values.items():
-        flag = _flag(name)
         for option in AXES[name].sets:
             if getattr(load, option) is not None:
-                raise ValueError(f"{flag} and {_flag(option)}: set one of them")
+                raise ValueError(f"{flag(name)} and {flag(option)}: set one of them")
         try:
             changes |= AXES[name].changes(load, text.strip())
         except ValueError as error:
-            raise ValueError(f"{flag}: {error}") from None
+            raise ValueError(f"{flag(name)}: {error}") from None
     return load.model_copy(update=changes)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

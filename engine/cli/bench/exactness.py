@@ -15,6 +15,7 @@ from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
+from draftline.engine.options import flag
 
 _SUITES = "greedy,seeded,constrained"
 
@@ -55,7 +56,7 @@ def exactness(
     from draftline.engine.bench.exact.suites import questions as read
 
     if own := [name for name in OWN_OPTIONS if name in engine.model_fields_set]:
-        raise UsageError(f"--{own[0].replace('_', '-')}: each of the --columns has its own")
+        raise UsageError(f"{flag(own[0])}: each of the --columns has its own")
     chosen = [name.strip() for name in suites.split(",")]
     for name in chosen:
         if name not in SUITES:

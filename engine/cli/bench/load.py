@@ -30,6 +30,7 @@ from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import CallFailedError, UsageError
+from draftline.engine.options import flag
 
 _KNOWN_BEFORE = 0.05
 """Share of prompt tokens that chance does not explain: a chat's template may begin all prompts alike."""
@@ -137,7 +138,7 @@ async def opened(url: str | None, engine: EngineConfig, connection: Connection) 
         target: Target = await OfflineTarget.start(engine)
     else:
         if engine.model_fields_set - {"model"}:
-            given = ", ".join("--" + name.replace("_", "-") for name in sorted(engine.model_fields_set - {"model"}))
+            given = ", ".join(map(flag, sorted(engine.model_fields_set - {"model"})))
             raise UsageError(f"{given}: the server at --url has its own engine")
         model = engine.model if "model" in engine.model_fields_set else None
         target = await connect(url, model, Credentials(connection.bearer_token, connection.certificates()))

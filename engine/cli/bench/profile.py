@@ -28,6 +28,7 @@ from draftline.engine.cli.models import find_models
 from draftline.engine.cli.views.top import Snapshot
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
+from draftline.engine.options import flag
 from draftline.v1 import admin_pb2 as pb
 from draftline.v1.admin_pb2_grpc import AdminServiceStub
 
@@ -119,7 +120,7 @@ def _check_unset(problem: str, **options: object) -> None:
     """Refuse an option that would be ignored."""
     for name, value in options.items():
         if value is not None:
-            raise UsageError(f"--{name.replace('_', '-')}: {problem}")
+            raise UsageError(f"{flag(name)}: {problem}")
 
 
 def _folder(traces: Path | None) -> Path:
