@@ -66,6 +66,9 @@ AXES: Mapping[str, Axis] = {
     ),
 }
 
+SWEPT_FIELDS = tuple(axis.field for axis in AXES.values())
+"""The fields of lines that a sweep may vary."""
+
 
 def label_of(field: str) -> str:
     """What the axis of a plot over a field of lines is called."""

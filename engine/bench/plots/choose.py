@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from draftline.engine.bench.load.axes import SWEPT_FIELDS
 from draftline.engine.bench.plots import ablation, memory, sweep, training, turns
 from draftline.engine.bench.plots.ablation import plot_ablation
 from draftline.engine.bench.plots.memory import plot_memory
@@ -18,9 +19,6 @@ from draftline.engine.bench.report.fields import Field
 Line = Mapping[str, Any]
 Draw = Callable[[Path], None]
 """Draws into an SVG file."""
-
-AXES = ("clients", "rate", "prompt_len", "output_len")
-"""Fields that loads are plotted over. Of a sweep over several, the first counts."""
 
 NAMES = ("load", "turns", "ablation", "memory", "training")
 
@@ -47,7 +45,7 @@ def plots_of(lines: Sequence[Line]) -> dict[str, Draw]:
     found: dict[str, Draw] = {}
     # What an interrupted run has measured is not that of its whole load.
     loads = [line for line in lines if line.get("benchmark") == "load" and not line.get("interrupted")]
-    for axis in AXES:
+    for axis in SWEPT_FIELDS:  # of a sweep over several, the first counts
         swept = [line for line in loads if line.get(axis) is not None]
         if len({line[axis] for line in swept}) > 1:
             found["load"] = partial(plot_sweep, swept, axis)

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from draftline.engine.bench.load.axes import AXES, label_of
+from draftline.engine.bench.load.axes import SWEPT_FIELDS, label_of
 from draftline.engine.bench.plots.canvas import COLOURS, PERCENTILES, canvas, name_percentiles
 from draftline.engine.bench.report.fields import FINITE, NUMBER_OR_TEXT, TEXT, Field
 
@@ -17,7 +17,7 @@ FIELDS = (
     Field(("model",), TEXT, needed=True),
     Field(("tokens_per_s",), FINITE, needed=True),
     *(Field((times, name), FINITE) for times in ("ttft_ms", "inter_token_ms") for name in PERCENTILES),
-    *(Field((axis.field,), NUMBER_OR_TEXT) for axis in AXES.values()),
+    *(Field((axis,), NUMBER_OR_TEXT) for axis in SWEPT_FIELDS),
 )
 """The fields of a line that the plot uses."""
 

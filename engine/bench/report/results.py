@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from draftline.engine.bench.json_lines import FileError, json_lines, read_text
+from draftline.engine.bench.load.axes import SWEPT_FIELDS
 from draftline.engine.bench.report.fields import EACH, NUMBER, NUMBER_OR_TEXT, OBJECT, Field, check_fields
 from draftline.engine.errors import UsageError
 
@@ -102,20 +103,9 @@ _WHO = ("engine", "engine_version", "model", "dtype", "device")
 VIEWS: Mapping[str, View] = {
     "load": View(
         "Load",
-        (
-            *_WHO,
-            "protocol",
-            "workload",
-            "preset",
-            "prompts",
-            "clients",
-            "rate",
-            "prompt_len",
-            "output_len",
-            "interrupted",
-        ),
+        (*_WHO, "protocol", "workload", "preset", "prompts", *SWEPT_FIELDS, "interrupted"),
         _LOAD,
-        ("clients", "rate", "prompt_len", "output_len"),
+        SWEPT_FIELDS,
         _TOKENS,
     ),
     "throughput": View(
