@@ -188,8 +188,7 @@ def _sweep_charts(view: View, metrics: Sequence[Metric], cases: Sequence[Case], 
         curves = [curve for number, metric in enumerate(group) for curve in _curves(metric, cases, axis, bool(number))]
         # What is 0 everywhere, such as the cache hits of prompts that have nothing in common, needs no picture.
         if any(len(curve.points) > 1 and any(y for _, y in curve.points) for curve in curves):
-            picture = line_chart(curves, label_of(axis), name)
-            charts.append(Chart(name, picture, [(curve.colour, curve.dotted, curve.name) for curve in curves]))
+            charts.append(_curve_chart(name, curves, label_of(axis), name))
     return charts
 
 
@@ -273,10 +272,10 @@ def _turn_charts(cases: Sequence[Case], common: Mapping[str, Any]) -> list[Chart
                     name = side + (_label(case, common, short_label=True) or str(case.key.get("workload", "")))
                     curves.append(Curve(name, points, len(curves) % 6))
         if curves:
-            picture = line_chart(curves, "turn", metric.label)
-            charts.append(
-                Chart(
-                    f"{metric.label}, by turn", picture, [(curve.colour, curve.dotted, curve.name) for curve in curves]
-                )
-            )
+            charts.append(_curve_chart(f"{metric.label}, by turn", curves, "turn", metric.label))
     return charts
+
+
+def _curve_chart(title: str, curves: Sequence[Curve], x_label: str, y_label: str) -> Chart:
+    legend = [(curve.colour, curve.dotted, curve.name) for curve in curves]
+    return Chart(title, line_chart(curves, x_label, y_label), legend)
