@@ -115,7 +115,7 @@ class Ablation:
         answers: list[Answer] = []
         seconds, cpu, started = 0.0, 0.0, time.perf_counter()
         for start in range(0, len(conversations), size):
-            batch = [_at_once(each) for each in conversations[start : start + size]]
+            batch = [replace(each, arrives_s=0.0) for each in conversations[start : start + size]]
             ran = await run_load(target, batch, "tokens", sampling, None, progress)
             for answer in ran.answers:
                 answer.conversation += start
@@ -124,10 +124,6 @@ class Ablation:
             answers += ran.answers
             seconds, cpu = seconds + ran.seconds, cpu + ran.client_cpu_s
         return LoadRun(answers, seconds, cpu)
-
-
-def _at_once(conversation: Conversation) -> Conversation:
-    return type(conversation)(0.0, conversation.shared, conversation.turns, conversation.think_s)
 
 
 async def _warm_up(target: Target, conversations: Sequence[Conversation], sampling: Sampling, requests: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.history import HISTORIES, Form
-from draftline.engine.bench.load.workloads import Conversation
+from draftline.engine.bench.load.workloads import Conversation, Turn
 from draftline.engine.bench.targets.target import Question, RequestError, Target
 
 
@@ -58,7 +58,7 @@ async def warm_up(
     """
     for conversation in conversations[:requests]:
         first = conversation.turns[0]
-        turn = type(first)(tuple(reversed(first.new)), min(first.output_len, 8), first.text[::-1])
+        turn = Turn(first.new[::-1], min(first.output_len, 8), first.text[::-1])
         history = HISTORIES[form](conversation.shared[::-1])
         history.add(turn)
         question = Question(history.prompt(), turn.output_len, sampling.ignore_eos, sampling.temperature, sampling.seed)
