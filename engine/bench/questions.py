@@ -6,7 +6,7 @@ from pathlib import Path
 
 from draftline.engine.bench.json_lines import FileError, read_text
 from draftline.engine.bench.load.datasets import DatasetError, read_dataset
-from draftline.engine.bench.speculation.prompts import extraction
+from draftline.engine.bench.speculation.prompts import evenly, extraction
 
 OWN = 64
 """Questions of the benchmarks' own, if no number is given."""
@@ -31,6 +31,4 @@ def read_questions(path: Path | None, limit: int | None) -> list[str]:
             raise DatasetError(str(error)) from None
     if not found:
         raise DatasetError(f"{path}: has no prompt")
-    if limit is None or limit >= len(found):
-        return found
-    return [found[index * len(found) // limit] for index in range(limit)]
+    return evenly(found, limit)

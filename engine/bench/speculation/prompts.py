@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from draftline.engine.bench.json_lines import json_lines, read_text
 from draftline.engine.chat.messages import Chat
@@ -13,6 +14,8 @@ from draftline.engine.protocol import GenerateRequest
 from draftline.spec.train_draft.prompts import Prompts
 
 _SEED = 0
+
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,14 @@ def read_spec_bench(path: Path, limit: int | None) -> list[SpecBenchQuestion]:
             raise ValueError(f"{where}: not a question of Spec-Bench: {error!r}") from error
     if not questions:
         raise ValueError(f"{path}: has no question")
-    if limit is None or limit >= len(questions):
-        return questions
-    return [questions[i * len(questions) // limit] for i in range(limit)]
+    return evenly(questions, limit)
+
+
+def evenly(found: list[Entry], limit: int | None) -> list[Entry]:
+    """At most ``limit`` entries, spread evenly over all."""
+    if limit is None or limit >= len(found):
+        return found
+    return [found[index * len(found) // limit] for index in range(limit)]
 
 
 def extraction(count: int) -> list[SpecBenchQuestion]:
