@@ -1,10 +1,10 @@
-"""``BatchRunner`` and ``phases``: prompts and decodes of an engine, first by the clock, then under torch's profiler."""
+"""``BatchRunner`` and ``profile_batch``: prompts and decodes, first by the clock, then under torch's profiler."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,9 +194,3 @@ def profile_batch(runner: BatchRunner, rows: int, prompt_len: int, steps: int, f
     round_of(timed)
     round_of(traced)
     return [Phase(name, rows, works[name], TraceSummary.read(traces[name]), traces[name]) for name in works]
-
-
-def phases(runner: BatchRunner, rows: Sequence[int], prompt_len: int, steps: int, folder: Path) -> Iterator[Phase]:
-    """The phases of batches of several sizes."""
-    for count in rows:
-        yield from profile_batch(runner, count, prompt_len, steps, folder)

@@ -179,14 +179,15 @@ def _phases(local: _Local, rows: list[int], steps: int, traces: Path) -> None:
     import torch
 
     from draftline.engine.bench.profile.limits import device_peak
-    from draftline.engine.bench.profile.steps import phases
+    from draftline.engine.bench.profile.steps import profile_batch
 
     info = local.runner.core.info
     peak, origin = device_peak(info.peak, torch.device(info.device))
     peaks = {"peak_flops": peak.flops_per_s, "peak_bytes_per_s": peak.bytes_per_s, "peak_from": origin}
-    for phase in phases(local.runner, rows, local.prompt_len, steps, traces):
-        fields = {"benchmark": "profile", **local.common, **peaks, **phase.fields(peak)}
-        _show(local.lines.write(fields), local.console)
+    for size in rows:
+        for phase in profile_batch(local.runner, size, local.prompt_len, steps, traces):
+            fields = {"benchmark": "profile", **local.common, **peaks, **phase.fields(peak)}
+            _show(local.lines.write(fields), local.console)
 
 
 def _memory(local: _Local, rows: list[int] | None) -> None:
