@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from draftline.engine.bench.plots.canvas import COLOURS, canvas
+
 _PEERS = Path(__file__).parent / "results" / "peers.jsonl"
-_COLOURS = ("#1b6ca8", "#9aa5b1", "#cfd6dd")
+_COLOURS = (COLOURS[0], *COLOURS[4:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +64,18 @@ def markdown(cases: dict[Comparison, dict[str, float]], engines: Sequence[str]) 
 
 def draw(cases: dict[Comparison, dict[str, float]], engines: Sequence[str], output: Path) -> None:
     """Draw one group of bars for each model and workload, relative to the second engine."""
-    import matplotlib  # takes a second to load
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
     height = 0.8 / len(engines)
-    figure, axes = plt.subplots(figsize=(8, 0.55 * len(cases) + 0.8), layout="constrained")
-    for index, engine in enumerate(engines):
-        with_engine = [(row, speeds) for row, speeds in enumerate(cases.values()) if engine in speeds]
-        rows = [row + (index - (len(engines) - 1) / 2) * height for row, _ in with_engine]
-        lengths = [speeds[engine] / speeds[engines[1]] for _, speeds in with_engine]
-        bars = axes.barh(rows, lengths, height, label=engine, color=_COLOURS[index % len(_COLOURS)])
-        axes.bar_label(bars, [f"{speeds[engine]:,.0f}" for _, speeds in with_engine], padding=3, fontsize=7)
-    axes.set_yticks(range(len(cases)), [f"{case.model}  {case.workload}" for case in cases])
-    axes.invert_yaxis()
-    axes.set_xlabel(f"tokens/s, relative to {engines[1]}")
-    axes.legend(loc="lower right", frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(output, metadata={"Date": None})
+    with canvas(output, 1, 8, 0.55 * len(cases) + 0.8) as (axes,):
+        for index, engine in enumerate(engines):
+            with_engine = [(row, speeds) for row, speeds in enumerate(cases.values()) if engine in speeds]
+            rows = [row + (index - (len(engines) - 1) / 2) * height for row, _ in with_engine]
+            lengths = [speeds[engine] / speeds[engines[1]] for _, speeds in with_engine]
+            bars = axes.barh(rows, lengths, height, label=engine, color=_COLOURS[index % len(_COLOURS)])
+            axes.bar_label(bars, [f"{speeds[engine]:,.0f}" for _, speeds in with_engine], padding=3, fontsize=7)
+        axes.set_yticks(range(len(cases)), [f"{case.model}  {case.workload}" for case in cases])
+        axes.invert_yaxis()
+        axes.set_xlabel(f"tokens/s, relative to {engines[1]}")
+        axes.legend(loc="lower right", frameon=False)
 
 
 def _ordered(cases: Iterable[dict[str, float]], first: str) -> list[str]:
