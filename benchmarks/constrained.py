@@ -24,7 +24,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -381,18 +381,15 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
             "load": conditions.load,
             "commit": conditions.commit,
         }
-        if "mask" in sections:
-            compiler = runner.compiler
-            for line in (*mask_times(compiler), batch_mask_times(compiler), verify_times(compiler)):
-                write(json.dumps(line | about))
-        if "rate" in sections:
-            for line in rates(runner, arguments.rows, arguments.prompt_len, arguments.output_len, arguments.rounds):
-                write(json.dumps(line | about))
-        if "tools" in sections:
-            for line in tool_times(runner.compiler.vocabulary):
-                write(json.dumps(line | about))
-        if "steps" in sections:
-            for line in steps(runner):
+        compiler, size = runner.compiler, (arguments.rows, arguments.prompt_len, arguments.output_len)
+        measured: Mapping[str, Callable[[], Iterable[dict[str, object]]]] = {
+            "mask": lambda: (*mask_times(compiler), batch_mask_times(compiler), verify_times(compiler)),
+            "rate": lambda: rates(runner, *size, arguments.rounds),
+            "tools": lambda: tool_times(compiler.vocabulary),
+            "steps": lambda: steps(runner),
+        }
+        for name in SECTIONS:
+            for line in measured[name]() if name in sections else ():
                 write(json.dumps(line | about))
         runner.core.close()
 
