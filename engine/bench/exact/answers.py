@@ -101,7 +101,7 @@ def answer(
 def answer_in_fresh_process(
     config: EngineConfig, suites: Sequence[Sequence[GenerateRequest]], concurrencies: Sequence[int], count: Count
 ) -> EngineAnswers:
-    """`answer` in a new process. ``count`` must be a function of a module."""
+    """`answer` in a new process, which gets ``count`` pickled."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         return process.submit(answer, config, suites, concurrencies, count).result()
 

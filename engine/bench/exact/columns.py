@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import get_args
 
 from draftline.engine.bench.exact.answers import Count, EngineAnswers, answer, answer_in_fresh_process
 from draftline.engine.config import DrafterName, EngineConfig
 from draftline.engine.protocol import GenerateRequest
-from draftline.engine.stats import EngineStats
 
 OWN_OPTIONS = ("drafter", "draft_length", "draft_tokens", "ngram_entries")
 """Options of the engine that each column sets by itself."""
@@ -21,22 +21,6 @@ SMALL_CHUNK = 48
 """Tokens of a step whose prompts are to be computed in many pieces."""
 
 Asking = Callable[[EngineConfig, Sequence[Sequence[GenerateRequest]], Sequence[int], Count], EngineAnswers]
-
-
-def _steps(stats: EngineStats) -> int:
-    return stats.steps
-
-
-def _prefix_hits(stats: EngineStats) -> int:
-    return stats.prefix_hit_tokens
-
-
-def _preemptions(stats: EngineStats) -> int:
-    return stats.preemptions
-
-
-def _drafts(stats: EngineStats) -> int:
-    return stats.drafted_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +42,7 @@ class Column:
     name: str
     options: Mapping[str, object] = field(default_factory=dict)
     concurrencies: tuple[int, ...] = (8,)
-    count: Count = _steps
+    count: Count = attrgetter("steps")
     counted: str = "steps"
     ask: Asking = answer
     suites: tuple[str, ...] | None = None
@@ -83,17 +67,20 @@ def columns(only: Sequence[str], *, on_gpu: bool, draft_model: str | None) -> li
     plain = {"prefix_caching": False}
     fixed = {"draft_length": "fixed", "draft_tokens": 4}
     found = [
-        Column("again", {}, (64, 1), _prefix_hits, "prefix hit tokens"),
+        Column("again", {}, (64, 1), attrgetter("prefix_hit_tokens"), "prefix hit tokens"),
         Column("batches of 8", plain, (8,)),
         Column("batches of 64", plain, (64,)),
         Column("small chunks", plain | {"max_batched_tokens": SMALL_CHUNK}, (8,)),
-        Column("preempted", {}, (64,), _preemptions, "preemptions", scarce_cache=True),
-        *(Column(name, fixed | {"drafter": name}, (8,), _drafts, "drafts") for name in _WEIGHTLESS),
-        Column("forced", {"drafter": "forced"}, (8,), _drafts, "drafts", suites=("constrained",)),
+        Column("preempted", {}, (64,), attrgetter("preemptions"), "preemptions", scarce_cache=True),
+        *(
+            Column(name, fixed | {"drafter": name}, (8,), attrgetter("drafted_tokens"), "drafts")
+            for name in _WEIGHTLESS
+        ),
+        Column("forced", {"drafter": "forced"}, (8,), attrgetter("drafted_tokens"), "drafts", suites=("constrained",)),
     ]
     if draft_model is not None:
         options = fixed | {"drafter": "draft_model", "draft_model": draft_model}
-        found.append(Column("draft_model", options, (8,), _drafts, "drafts"))
+        found.append(Column("draft_model", options, (8,), attrgetter("drafted_tokens"), "drafts"))
     if on_gpu:
         found.append(Column("eager", plain | {"enforce_eager": True}, (8,)))
     found.append(Column("fresh process", {}, (8,), ask=answer_in_fresh_process))
