@@ -13,7 +13,7 @@ import grpc
 from rich.console import Console
 from typing_extensions import override
 
-from draftline.engine.cli.connection import NEEDS_SERVER, Connection
+from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.models import find_models
 from draftline.engine.client.access import is_grpc_address
 from draftline.engine.client.convert import request_message, with_stop
@@ -180,8 +180,7 @@ def backend(server: str | None, engine: EngineConfig, connection: Connection) ->
         UsageError: options of a connection are given without a server.
     """
     if server is None:
-        if connection != Connection():
-            raise UsageError(NEEDS_SERVER)
+        connection.check_unset()
         with started(engine) as local:
             yield LocalBackend(local)
     else:

@@ -19,8 +19,6 @@ from draftline.engine.options import Options
 TOKEN_VARIABLE = "DRAFTLINE_TOKEN"
 """The environment variable of the token. Other users of a machine can read a command line."""
 
-NEEDS_SERVER = "--tls, --ca, --client-cert, --client-key and --token need --server"
-
 
 class Connection(Options):
     """The options of a connection to a server."""
@@ -42,6 +40,11 @@ class Connection(Options):
         if (self.client_cert is None) != (self.client_key is None):
             raise ValueError("client_cert and client_key: set both, or neither")
         return self
+
+    def check_unset(self, target: str = "--server") -> None:
+        """Raise `UsageError` if an option of the connection is given: there is none without ``target``."""
+        if self != Connection():
+            raise UsageError(f"--tls, --ca, --client-cert, --client-key and --token need {target}")
 
     @property
     def uses_tls(self) -> bool:

@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.cli.backend import connected, server_errors, started
-from draftline.engine.cli.connection import NEEDS_SERVER, Connection
+from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import UsageError
 from draftline.engine.protocol import EngineInfo
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
@@ -39,8 +38,7 @@ def info(
     - `draftline info --server localhost:50051`
     """
     if server is None:
-        if connection != Connection():
-            raise UsageError(NEEDS_SERVER)
+        connection.check_unset()
         with started(engine) as local:
             from draftline.engine.server.grpc.convert import model_response  # imports the engine's side of requests
 

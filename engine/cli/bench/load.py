@@ -130,8 +130,7 @@ async def opened(url: str | None, engine: EngineConfig, connection: Connection) 
             cannot be used.
     """
     if url is None:
-        if connection != Connection():
-            raise UsageError("--tls, --ca, --client-cert, --client-key and --token need --url")
+        connection.check_unset("--url")
         find_models(engine)
         from draftline.engine.bench.targets.offline import OfflineTarget  # imports torch, which takes seconds
 

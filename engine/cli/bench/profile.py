@@ -23,7 +23,7 @@ from draftline.engine.cli.backend import connected, server_errors
 from draftline.engine.cli.bench.load import console
 from draftline.engine.cli.bench.numbers import option_ints
 from draftline.engine.cli.bench.output import OutputFile
-from draftline.engine.cli.connection import NEEDS_SERVER, Connection
+from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.models import find_models
 from draftline.engine.cli.views.top import Snapshot
 from draftline.engine.config import EngineConfig
@@ -102,8 +102,7 @@ def profile(
             _of_server(server, seconds or _SECONDS, traces, lines, connection, engine)
         return
     _check_unset("is for --server; --steps and --rows are for an engine of its own", seconds=seconds)
-    if connection != Connection():
-        raise UsageError(NEEDS_SERVER)
+    connection.check_unset()
     sizes = None if rows is None else option_ints("--rows", rows)
     if memory:
         with _loaded(shape, prompt_len or _PROMPT_LEN, output, engine) as local:
