@@ -80,6 +80,9 @@ def counted(state: ServerState, call: Call, client_id: str) -> Iterator[None]:
 class InFlightRequest:
     """One request, from its arrival to its end. A context manager that closes the request on exit.
 
+    Attributes:
+        client_id: the client's name for the request; may be empty.
+
     Example:
         >>> with InFlightRequest(state, call, "s7", client_id="", mailbox=Mailbox(state.hub)) as request:
         ...     engine = request.admit()
@@ -101,6 +104,7 @@ class InFlightRequest:
         self._state = state
         self._call = call
         self._request_id = request_id
+        self.client_id = client_id
         self._mailbox = mailbox
         self._report = ReportBuilder(state.observers, call.origin, request_id, client_id)
         self._engine: EngineClient | None = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 
 from google.protobuf.message import DecodeError
@@ -31,19 +30,6 @@ _MAX_SUBMITTING = 32
 """Submissions of one stream at once. Further messages wait: a stream alone must not fill the queue of constraints."""
 
 
-@dataclass(slots=True)
-class _Entry:
-    """A request in flight.
-
-    Attributes:
-        client_id: the id that the client chose.
-        request: the request.
-    """
-
-    client_id: str
-    request: InFlightRequest
-
-
 class Session:
     """The requests of one stream."""
 
@@ -60,7 +46,7 @@ class Session:
         self._writer = StreamWriter(context, state.config.stall_timeout)
         session_id = state.next_id()
         self._request_ids = (f"{session_id}.{serial}" for serial in count())
-        self._entries: dict[str, _Entry] = {}  # by the server's id
+        self._in_flight: dict[str, InFlightRequest] = {}  # by the server's id
         self._request_id_of: dict[str, str] = {}  # by the client's id
         self._submitting = asyncio.Semaphore(_MAX_SUBMITTING)
         self._client_has_closed = False
@@ -77,8 +63,8 @@ class Session:
             raise next((e for e in group.exceptions if isinstance(e, DecodeError)), group.exceptions[0]) from None
         finally:
             self._writer.close()
-            for entry in self._entries.values():
-                entry.request.close(asyncio.CancelledError())
+            for request in self._in_flight.values():
+                request.close(asyncio.CancelledError())
 
     async def _read_all(self, tasks: asyncio.TaskGroup) -> None:
         while isinstance(
@@ -109,7 +95,7 @@ class Session:
         if message.HasField("submit"):
             return self._admit(client_id, message.submit)
         if client_id in self._request_id_of:
-            self._entries[self._request_id_of[client_id]].request.cancel()
+            self._in_flight[self._request_id_of[client_id]].cancel()
         return None
 
     def _admit(self, client_id: str, message: pb.GenerateRequest) -> tuple[str, GenerateRequest]:
@@ -124,18 +110,18 @@ class Session:
         except Exception as error:
             request.close(error)
             raise
-        self._entries[request_id] = _Entry(client_id, request)
+        self._in_flight[request_id] = request
         self._request_id_of[client_id] = request_id
         return request_id, wanted
 
     async def _submit(self, request_id: str, wanted: GenerateRequest) -> None:
-        entry = self._entries[request_id]
+        request = self._in_flight[request_id]
         try:
-            await entry.request.submit(wanted)
+            await request.submit(wanted)
         except Exception as error:  # noqa: BLE001  the error concerns this request only
             self._forget(request_id)
-            entry.request.close(error)
-            await self._refuse(entry.client_id, error)
+            request.close(error)
+            await self._refuse(request.client_id, error)
             self._close_if_over()
         finally:
             self._submitting.release()
@@ -145,28 +131,28 @@ class Session:
 
     async def _write_all(self) -> None:
         async for request_id, update in self._mailbox:
-            entry = self._entries.get(request_id)
-            if entry is None:
+            request = self._in_flight.get(request_id)
+            if request is None:
                 continue  # a drain has cut the request off; the engine makes updates until it has stopped it
-            if not entry.request.note(update):
-                await self._write(entry, update)
+            if not request.note(update):
+                await self._write(request.client_id, update)
                 continue
             # Before the last update is written: once it is read, the client may use the id again.
             self._forget(request_id)
-            with entry.request:
-                await self._write(entry, update)
-                entry.request.close(update.error if isinstance(update, Failed) else None)
+            with request:
+                await self._write(request.client_id, update)
+                request.close(update.error if isinstance(update, Failed) else None)
             self._close_if_over()
 
-    async def _write(self, entry: _Entry, update: Update) -> None:
-        for message in _messages(entry.client_id, update):
+    async def _write(self, client_id: str, update: Update) -> None:
+        for message in _messages(client_id, update):
             await self._writer.write(message)
 
     def _forget(self, request_id: str) -> None:
-        del self._request_id_of[self._entries.pop(request_id).client_id]
+        del self._request_id_of[self._in_flight.pop(request_id).client_id]
 
     def _close_if_over(self) -> None:
-        if self._client_has_closed and not self._entries:
+        if self._client_has_closed and not self._in_flight:
             self._mailbox.close()
 
 
