@@ -17,35 +17,30 @@ from starlette.types import ASGIApp
 
 from draftline.engine.errors import QueueFullError
 from draftline.engine.protocol import EngineClient
-from draftline.engine.server.http.body import Body, Generating, read
+from draftline.engine.server.http.body import Generating, read
 from draftline.engine.server.http.call import REQUEST_ID, HttpCall
 from draftline.engine.server.http.endpoints import chat, completions, plain, responses, tokens
 from draftline.engine.server.http.endpoints.about import About, served_model
 from draftline.engine.server.http.errors import HttpError
 from draftline.engine.server.http.generation import Generation, Wanted, until_disconnect
 from draftline.engine.server.http.guard import Guard
-from draftline.engine.server.http.openapi import describe
+from draftline.engine.server.http.openapi import Described, describe
 from draftline.engine.server.http.stream import Answer, EventStream
 from draftline.engine.server.in_flight import counted
 from draftline.engine.server.state import ServerState
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Described):
     """An endpoint that generates.
 
     Attributes:
-        path: its path.
-        about: a sentence for its description.
-        body: its body.
         wanted: makes the engine's requests of a body, with a limit of tokens where the body sets none.
         answer: begins the answer to a body.
         default_max_tokens: where the body sets none; None for as many as the context has room for.
         full_status: the status when there is no room for the request.
     """
 
-    path: str
-    about: str
     body: type[Generating]
     wanted: Callable[[Any, EngineClient, int], list[Wanted]]
     answer: Callable[[Any, Generation, EngineClient, str], Answer]
@@ -78,12 +73,9 @@ ENDPOINTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class TokenEndpoint:
-    """An endpoint of the tokenizer, which answers at once. See `Endpoint`."""
+class TokenEndpoint(Described):
+    """An endpoint of the tokenizer, which answers at once."""
 
-    path: str
-    about: str
-    body: type[Body]
     answer: Callable[[Any, ServerState, HttpCall], Awaitable[dict[str, Any]]]
 
 

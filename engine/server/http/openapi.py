@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from draftline import __version__
 from draftline.engine.server.http.body import Body
@@ -25,23 +26,19 @@ _ERRORS = {
 }
 
 
-class Described(Protocol):
-    """An endpoint with a body."""
+@dataclass(frozen=True, slots=True)
+class Described:
+    """An endpoint with a body.
 
-    @property
-    def path(self) -> str:
-        """Its path."""
-        ...
+    Attributes:
+        path: its path.
+        about: a sentence for its description.
+        body: its body.
+    """
 
-    @property
-    def about(self) -> str:
-        """A sentence on it."""
-        ...
-
-    @property
-    def body(self) -> type[Body]:
-        """Its body."""
-        ...
+    path: str
+    about: str
+    body: type[Body]
 
 
 def describe(endpoints: Iterable[Described]) -> dict[str, Any]:
