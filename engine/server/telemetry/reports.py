@@ -100,9 +100,8 @@ class ReportBuilder:
 
     def note(self, update: Update) -> None:
         """Record an update of the request."""
-        match update:
-            case Finished():
-                self._outputs.append(update)
+        if isinstance(update, Finished):
+            self._outputs.append(update)
 
     def finish(self, code: str, reason: str = "") -> None:
         """Send the report to the observers. Call this once.
