@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from draftline.engine.bench.batches import OfflineWorkload
+from draftline.engine.bench.batches import BenchmarkRequest, OfflineWorkload
 from draftline.engine.bench.contenders.engines import BenchmarkModel, Draftline
+from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.v1 import engine_pb2 as pb
-from load.client import OPTIONS, request
 from load.rounds import Sent, best_round
 
 if TYPE_CHECKING:
     from draftline.v1.engine_pb2_grpc import InferenceServiceAsyncStub
 else:
     from draftline.v1.engine_pb2_grpc import InferenceServiceStub as InferenceServiceAsyncStub
+
+
+OPTIONS = [("grpc.max_receive_message_length", -1), OWN_CONNECTION]
+"""Options of a connection that shares no TCP connection with others."""
 
 
 async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> Sent:
@@ -64,9 +68,15 @@ def measure_streams(
     address: str, workload: OfflineWorkload, vocab_size: int, best_of: int, server: int
 ) -> Iterator[dict[str, Any]]:
     """Measure one Session, then many connections; see `best_round`."""
-    requests = [request(each.prompt, each.output_len, 0) for each in workload.draw(vocab_size)]
+    requests = [_request(each) for each in workload.draw(vocab_size)]
     for send in (one_session, many_connections):
         yield best_round(workload, send.__name__, partial(send, address, requests), best_of, server)
+
+
+def _request(wanted: BenchmarkRequest) -> pb.GenerateRequest:
+    """A greedy request for exactly ``output_len`` tokens."""
+    sampling = pb.SamplingParams(max_tokens=wanted.output_len, ignore_eos=True, temperature=0.0, seed=0)
+    return pb.GenerateRequest(token_ids=pb.TokenIds(ids=wanted.prompt), sampling=sampling)
 
 
 def offline(model: BenchmarkModel, workload: OfflineWorkload, best_of: int, options: Mapping[str, object]) -> float:
