@@ -35,7 +35,7 @@ def bundle_schema(
     """
     documents = dict(_named(one, file.parent) for one in document or ())
     try:
-        whole = bundled(_read(file), documents)
+        whole = bundled(read_schema(file), documents)
         missing = Document(parse(whole, DEFAULT_LIMITS)).missing
     except InvalidConstraintError as error:
         raise UsageError(str(error)) from error
@@ -48,7 +48,7 @@ def bundle_schema(
 def _named(option: str, folder: Path) -> tuple[str, str]:
     """The URI and the text of a document."""
     uri, given, path = option.rpartition("=")
-    text = _read(Path(path))
+    text = read_schema(Path(path))
     try:
         document = parse(text, DEFAULT_LIMITS)
         Document(document)
@@ -62,7 +62,12 @@ def _own_uri(document: Json) -> str | None:
     return named.partition("#")[0] if isinstance(named, str) else None
 
 
-def _read(file: Path) -> str:
+def read_schema(file: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
     try:
         return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

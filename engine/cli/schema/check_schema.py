@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from draftline.engine.errors import UsageError, unreadable
+from draftline.engine.cli.schema.bundle_schema import read_schema
 from draftline.structured.compiled import CompileReport
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec
@@ -55,10 +55,7 @@ def check_schema(
     - `draftline check-schema person.json`
     - `draftline check-schema person.json --close-objects`
     """
-    try:
-        source = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: {unreadable(error)}") from error
+    source = read_schema(file)
     spec = ConstraintSpec(
         "json_schema",
         source,
