@@ -19,14 +19,12 @@ from draftline.engine.server.grpc.errors import code_name, to_status
 from draftline.engine.server.in_flight import counted
 from draftline.engine.server.limits import MAX_REQUEST_ID
 from draftline.engine.server.state import ServerState
-from draftline.engine.server.telemetry.reports import Origin
+from draftline.engine.server.telemetry.reports import TRACE_HEADERS, Origin
 
 _Servicer = TypeVar("_Servicer")
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 Context = grpc.aio.ServicerContext[Any, Any]
-
-_TRACE_HEADERS = ("traceparent", "tracestate")
 
 _EARLIER_S = 0.1
 """How much earlier than here a deadline may pass at the client, which then cancels: gRPC rounds timeouts up on the
@@ -106,7 +104,7 @@ class GrpcCall:
         """
         caller = state.access.caller(context.invocation_metadata())
         metadata = dict(context.invocation_metadata() or ())
-        trace = {name: str(metadata[name]) for name in _TRACE_HEADERS if name in metadata}
+        trace = {name: str(metadata[name]) for name in TRACE_HEADERS if name in metadata}
         origin = Origin(method, peer_of(context), caller.name, trace)
         return GrpcCall(context, caller, origin, str(metadata.get("x-request-id", ""))[:MAX_REQUEST_ID])
 

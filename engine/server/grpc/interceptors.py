@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,11 @@ from draftline.engine.errors import DraftlineError
 from draftline.engine.server.access import Access
 from draftline.engine.server.grpc.errors import code_name, to_status, unimplemented
 from draftline.engine.server.grpc.handlers import Context, abort, peer_of
+from draftline.engine.server.telemetry.request_log import log_refused_call
 
 if TYPE_CHECKING:  # at run time this class takes no parameters
     _Handler = grpc.RpcMethodHandler[Any, Any]
     _Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]
-
-logger = logging.getLogger("draftline.access")
 
 _PUBLIC = (f"/{health.SERVICE_NAME}/",)
 """Methods that need no token: health probes have none."""
@@ -64,8 +62,7 @@ def _refusal(method: str, error: DraftlineError) -> _Handler:
     """A handler for any kind of call that logs and ends it with ``error``, and reads nothing."""
 
     async def refuse(requests: object, context: Context) -> None:
-        fields = {"call": method, "peer": peer_of(context), "code": code_name(error), "reason": str(error)}
-        logger.warning("refused", extra={"fields": fields})
+        log_refused_call(method, peer_of(context), code_name(error), error)
         await abort(context, to_status(error))
 
     return grpc.stream_stream_rpc_method_handler(refuse)

@@ -12,15 +12,13 @@ from draftline.engine.server.access import Caller
 from draftline.engine.server.codes import CANCELLED, code_name
 from draftline.engine.server.http.errors import DisconnectedError, HttpError
 from draftline.engine.server.limits import MAX_REQUEST_ID, MAX_TRACEPARENT
-from draftline.engine.server.telemetry.reports import Origin
+from draftline.engine.server.telemetry.reports import TRACE_HEADERS, Origin
 
 CALLER = "caller"
 """The key of a request's scope state whose value is its `Caller`."""
 
 REQUEST_ID = "x-request-id"
 """The header with the client's name for a request, which every answer repeats."""
-
-_TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class HttpCall:
         caller: Caller = request.scope["state"][CALLER]
         headers = request.headers
         trace = {
-            name: headers[name] for name in _TRACE_HEADERS if len(headers.get(name, "")) in range(1, MAX_TRACEPARENT)
+            name: headers[name] for name in TRACE_HEADERS if len(headers.get(name, "")) in range(1, MAX_TRACEPARENT)
         }
         origin = Origin(request.scope["path"], peer_of(request.scope), caller.name, trace)
         return HttpCall(caller, origin, request_name(headers))

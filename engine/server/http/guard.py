@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
@@ -28,8 +27,7 @@ from draftline.engine.server.http.call import CALLER, REQUEST_ID, peer_of, reque
 from draftline.engine.server.http.errors import DisconnectedError, HttpError, error_body, headers_of, status_of
 from draftline.engine.server.http.protocol import ABORT
 from draftline.engine.server.state import CUT_OFF
-
-logger = logging.getLogger("draftline.access")
+from draftline.engine.server.telemetry.request_log import log_refused_call
 
 _PUBLIC = ("/", "/health", "/ready", "/live")
 """Paths that need no token: probes have none."""
@@ -98,8 +96,7 @@ class Guard:
                 scope["state"][CALLER] = self._access.caller(headers.items())
             except DraftlineError as error:
                 self._refusals.labels(code_name(error)).inc()
-                fields = {"call": scope["path"], "peer": peer_of(scope), "code": code_name(error), "reason": str(error)}
-                logger.warning("refused", extra={"fields": fields})
+                log_refused_call(scope["path"], peer_of(scope), code_name(error), error)
                 raise
 
     def _check_host(self, host: str) -> None:

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from draftline.engine.outputs import Finished, FinishReason, Update
 from draftline.engine.server.codes import CANCELLED, OK
 
+TRACE_HEADERS = ("traceparent", "tracestate")
+"""The headers of a W3C trace context."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:

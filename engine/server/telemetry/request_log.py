@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 
+from draftline.engine.errors import DraftlineError
 from draftline.engine.server.telemetry.reports import RequestReport
 from draftline.engine.stats import Utilization
 
 logger = logging.getLogger("draftline.requests")
+_access = logging.getLogger("draftline.access")
 
 _MAX_REASON = 300
 """Characters of a reason. It names fields, and may quote the values of all but the prompt."""
@@ -20,6 +22,11 @@ def log_request(report: RequestReport) -> None:
     """Log one request. The cause of a server fault is logged where it occurs."""
     if logger.isEnabledFor(logging.INFO):
         logger.info("refused" if report.refused else "ended", extra={"fields": _fields(report)})
+
+
+def log_refused_call(call: str, peer: str, code: str, error: DraftlineError) -> None:
+    """Log a call that was refused for its token, before it became a request."""
+    _access.warning("refused", extra={"fields": {"call": call, "peer": peer, "code": code, "reason": str(error)}})
 
 
 def _steps(use: Utilization | None) -> dict[str, object]:
