@@ -82,6 +82,10 @@ class _Converter:
     def enum(self, info: Any) -> dict[str, Any]:
         return {"type": "enum", "cls": info.cls, "members": list(info.cls)}
 
+    def custom(self, info: Any) -> dict[str, Any]:
+        """A class that msgspec does not know: it reads none of its instances from JSON."""
+        return {"type": "is-instance", "cls": info.cls}
+
     def annotated(self, info: Any) -> dict[str, Any]:
         """A type with a title, a description or examples."""
         return self.convert(info.type)
@@ -159,6 +163,7 @@ _CONVERTERS: Final[dict[str, Callable[[_Converter, Any], dict[str, Any]]]] = {
     "UnionType": _Converter.union,
     "EnumType": _Converter.enum,
     "LiteralType": _Converter.literal,
+    "CustomType": _Converter.custom,
     "Metadata": _Converter.annotated,
     "StructType": _Converter.structure,
     "DataclassType": _Converter.structure,

@@ -33,6 +33,7 @@ from draftline.structured.types.core.place import (
     Read,
     Reader,
     UnwritableError,
+    name_of,
 )
 from draftline.structured.types.core.references import leads_to_itself
 
@@ -266,6 +267,10 @@ def _read_missing(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     return reader.read(schema["schema"], place)
 
 
+def _read_instance(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    raise place.unwritable("is-instance", f"JSON has no instances of {name_of(schema['cls'])}")
+
+
 def _impossible(reason: str) -> Read:
     def read(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
         raise place.unwritable(schema["type"], reason)
@@ -324,7 +329,7 @@ _READERS: Final[dict[str, Read]] = {
     "function-wrap": functions.read_after,
     "function-plain": functions.read_plain,
     "missing-sentinel": _read_missing,
-    "is-instance": _impossible("JSON has no instances of a class"),
+    "is-instance": _read_instance,
     "is-subclass": _impossible("JSON has no classes"),
     "callable": _impossible("JSON has no functions"),
 }

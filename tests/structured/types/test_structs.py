@@ -197,6 +197,31 @@ def test_a_limit_that_msgspec_does_not_support_is_one_clear_error() -> None:
         typed_schema(Annotated[int, Meta(ge=2**63)])
 
 
+class Session:
+    """A class that msgspec does not know."""
+
+
+class Job(Struct):
+    number: int
+    session: Optional[Session]
+    last: Session = Session()
+
+
+def test_instances_of_unknown_classes_are_left_out_where_there_is_another_choice() -> None:
+    typed = typed_schema(Job)
+    walker = Walker.of_grammar(
+        json_schema_language(typed.json_schema, whitespace="compact", order="schema", integers="plain").grammar
+    )
+    text = '{"number":1,"session":null}'
+    assert walker.accepts(text)
+    assert typed.parse(text).number == 1
+    assert not walker.accepts('{"number":1,"session":null,"last":{}}')
+    with pytest.raises(
+        UnsupportedConstraintError, match=r"Holder\.value: is-instance: JSON has no instances of Session"
+    ):
+        typed_schema(msgspec.defstruct("Holder", [("value", Session)]))
+
+
 def test_python_code_of_attrs_is_named() -> None:
     attrs = pytest.importorskip("attrs", reason="needs attrs")
 
