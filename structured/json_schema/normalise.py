@@ -85,7 +85,7 @@ class Normaliser:
         self._clauses: dict[Location, list[Clause]] = {}
         self._constants: dict[str, Location] = {}
         self._empty: dict[Demands, bool] = {}
-        self._tags: dict[Demand, dict[str, frozenset[str]]] = {}
+        self._listed: dict[Demands, frozenset[str] | None] = {}
         self._enum_values = 0
         self._work = 0
         self.violations: dict[tuple[str, str], Violation] = {}
@@ -226,33 +226,29 @@ class Normaliser:
         return known
 
     def _differ_in_tags(self, demands: Demands) -> bool:
-        """Whether two demands are on objects that require one member with different texts, as those of tagged unions are.
+        """Whether demands are on objects that require one member with different texts, as those of tagged unions are.
 
         It takes no intersection, of which a union of n schemas would have n².
         """
+        shapes = [self._expand_one(demand) for demand in demands if demand.holds] if len(demands) > 1 else []
+        if all(one != Shapes(objects=one.objects) for one in shapes):
+            return False
+        # One demand may require the member, and others say which texts it has.
+        objects = [one.objects[0] for one in shapes if len(one.objects) == 1]
+        required = frozenset[str]().union(*(one.required for one in objects))
         texts: dict[str, frozenset[str]] = {}
-        for demand in demands if len(demands) > 1 else ():
-            for name, these in self._tags_of(demand).items():
+        for name, value in (member for one in objects for member in one.named if member[0] in required):
+            these = self._texts(value)
+            if these is not None:
                 texts[name] = these & texts.get(name, these)
                 if not texts[name]:
                     return True
         return False
 
-    def _tags_of(self, demand: Demand) -> dict[str, frozenset[str]]:
-        """The members that all values of a demand have with one of a few texts, and these texts."""
-        known = self._tags.get(demand)
-        if known is None:
-            shapes = self._expand_one(demand) if demand.holds else NOTHING
-            known = {}
-            if len(shapes.objects) == 1 and shapes == Shapes(objects=shapes.objects):
-                (shape,) = shapes.objects
-                named = ((name, self._texts(value)) for name, value in shape.named if name in shape.required)
-                known = {name: texts for name, texts in named if texts is not None}
-            self._tags[demand] = known
-        return known
-
     def _texts(self, value: Demands) -> frozenset[str] | None:
         """The texts that meet demands, if no other value does and they are listed."""
+        if value in self._listed:
+            return self._listed[value]
         if not all(demand.holds for demand in value):
             return None  # a negation may have no exact form
         outer, self._guard = self._guard, len(self._expanding)
@@ -263,7 +259,8 @@ class Normaliser:
         finally:
             self._guard = outer
         listed = len(shapes.strings) == 1 and shapes == Shapes(strings=shapes.strings)
-        return shapes.strings[0].only if listed else None
+        self._listed[value] = shapes.strings[0].only if listed else None
+        return self._listed[value]
 
     def _none(self, shapes: Shapes, depth: int) -> bool:
         if shapes.null or shapes.booleans or shapes.numbers or shapes.strings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from draftline.structured.json_schema.document import Dialect, Location, UnresolvedReferenceError
 from draftline.structured.json_schema.keywords.clause import (
@@ -107,6 +108,8 @@ def _one_of(expander: Expander, location: Location) -> Clause:
     options = _branches(expander, location, "oneOf")
     # Which options exclude one another depends on the values that the schema allows.
     beside = {keyword: location.schema[keyword] for keyword in ("type", "required") if keyword in location.schema}
+    if expander.reading.discriminates and (tag := _discriminator(location.schema)) is not None:
+        beside["required"] = list(dict.fromkeys([*beside.get("required", []), tag]))
     allowed = location.made("\0oneOf", beside or True)
 
     def holds() -> Shapes:
@@ -130,6 +133,15 @@ def _one_of(expander: Expander, location: Location) -> Clause:
         return unite(none, *pairs)
 
     return Clause("oneOf", holds, fails)
+
+
+def _discriminator(schema: dict[str, Any]) -> str | None:
+    """The member that tells the options of a union apart, as OpenAPI names it; None if objects may be without it."""
+    found = schema.get("discriminator")
+    if not isinstance(found, dict) or "defaultMapping" in found:
+        return None
+    name = found.get("propertyName")
+    return name if isinstance(name, str) else None
 
 
 def _conditional(expander: Expander, location: Location) -> Clause:

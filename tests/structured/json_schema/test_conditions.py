@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
-from typing import Any
+import operator
+from typing import Any, Literal
 
 import jsonschema_rs
 import pytest
+from pydantic import Field, ValidationError, create_model
 from walk import Walker
 
 from draftline.structured.json_schema import json_schema_language
@@ -105,6 +108,51 @@ def test_kinds_that_are_required_beside_them() -> None:
     found = [walker.accepts(json.dumps(value, separators=(",", ":"))) for value in values]
     assert found == [validator.is_valid(value) for value in values]
     assert len(set(found)) == 2
+
+
+def test_a_discriminator_is_always_written() -> None:
+    """As pydantic says tagged unions whose tags have defaults: no option requires the tag, and pydantic does."""
+    tagged = [
+        create_model(kind, kind=(Literal[kind], kind), **{f"{kind}{n}": (int | None, None) for n in "abcd"})
+        for kind in KINDS
+    ]
+    holder = create_model("Holder", one=(functools.reduce(operator.or_, tagged), Field(discriminator="kind")))
+    schema = holder.model_json_schema()
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact", order="any"))
+    validator = jsonschema_rs.validator_for(schema)
+    for one in [{"kind": "k3"}, {"kind": "k3", "k3a": 1}, {"kind": "k3", "k4a": ""}, {"k3a": None, "kind": "k3"}]:
+        assert walker.accepts(json.dumps({"one": one}, separators=(",", ":")))
+        assert validator.is_valid({"one": one})
+        holder.model_validate({"one": one})
+    for one in [{}, {"k3a": "x"}, {"kind": "z"}, {"kind": "k3", "k3a": "x"}]:
+        assert not walker.accepts(json.dumps({"one": one}, separators=(",", ":")))
+    assert validator.is_valid({"one": {f"{kind}a": "" for kind in KINDS[1:]}})
+    with pytest.raises(ValidationError, match="Unable to extract tag"):
+        holder.model_validate({"one": {f"{kind}a": "" for kind in KINDS[1:]}})
+
+
+LEFT = {"type": "object", "properties": {"kind": {"const": "left"}, "x": {"type": "integer"}}}
+RIGHT = {"type": "object", "properties": {"kind": {"const": "right"}}, "required": ["y"]}
+SIDES = {"oneOf": [LEFT, RIGHT], "discriminator": {"propertyName": "kind"}}
+PLAIN = {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "written", "not_written"),
+    [
+        (SIDES, {"kind": "left"}, {"x": 1}),
+        (SIDES | {"discriminator": {"propertyName": "kind", "defaultMapping": "left"}}, {"x": 1}, {"y": 1}),
+        (SIDES | {"discriminator": "kind"}, {"x": 1}, {"y": 1}),
+        ({"type": "object", "not": SIDES}, {"y": 1, "x": 1}, {"x": 1}),
+        ({"oneOf": [SIDES, PLAIN]}, {"kind": "left"}, {"x": 1}),
+    ],
+    ids=["tagged", "with a default", "of Swagger 2.0", "negated", "beside an object without a tag"],
+)
+def test_a_discriminator_makes_no_value_valid(schema: Any, written: Any, not_written: Any) -> None:
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact", order="any"))
+    assert walker.accepts(json.dumps(written, separators=(",", ":")))
+    assert jsonschema_rs.is_valid(schema, written)
+    assert not walker.accepts(json.dumps(not_written, separators=(",", ":")))
 
 
 @pytest.mark.parametrize("choice", ["oneOf", "anyOf"])
