@@ -12,7 +12,7 @@ from dataclasses import is_dataclass
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import SchemaError
 from typing_extensions import is_typeddict
 
@@ -26,9 +26,6 @@ from draftline.structured.types.typed_schema import TypedSchema
 
 _NESTINGS: Final = (MAX_DEPTH, 32, 16, 8)
 """The levels of recursive types, in the order in which they are tried."""
-
-_MSGSPEC_ERRORS: Final = (TypeError, ValueError, NameError, RuntimeError)
-"""The errors of msgspec for a type that it does not know."""
 
 _POINTER: Final = re.compile(r"#(/\S*)")
 """A JSON pointer in an error: users see their type, and not the schema."""
@@ -83,7 +80,7 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any], Callable[[A
     if "msgspec" in sys.modules and _has_msgspec_limits(kind, importlib.import_module("msgspec").Meta):
         try:
             return _described_by_msgspec(kind)
-        except _MSGSPEC_ERRORS as error:
+        except Exception as error:
             raise InvalidConstraintError(f"is no type that msgspec knows: {_problem(error)}") from error
     try:
         adapter = TypeAdapter(kind)
@@ -93,11 +90,12 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any], Callable[[A
             raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
         try:
             return _described_by_msgspec(kind)
-        except _MSGSPEC_ERRORS as other:
+        except Exception as other:
             problem = f"is no type that pydantic knows: {_problem(error)} Nor does msgspec: {_problem(other)}"
-            raise InvalidConstraintError(problem) from error
-    except (PydanticUserError, SchemaError, NameError, TypeError, ValueError, KeyError, RuntimeError) as error:
-        # Those of annotations, which pydantic evaluates and applies here. msgspec would ignore what it does not know.
+            raise InvalidConstraintError(problem) from other
+    except Exception as error:
+        # One of the annotations, which pydantic evaluates and applies here: they are Python code, and may raise any.
+        # msgspec would ignore what it does not know.
         raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
     if not adapter.pydantic_complete:
         raise InvalidConstraintError("is no type that pydantic knows: it is not fully defined")
@@ -108,7 +106,7 @@ def _described_by_msgspec(kind: Any) -> tuple[CoreSchema, Callable[[str], Any], 
     """Let msgspec describe a type, as `_described` does.
 
     Raises:
-        TypeError: msgspec does not know the type, as do the other ``_MSGSPEC_ERRORS``.
+        Exception: msgspec does not know the type, or one of its annotations raised the error.
     """
     info = importlib.import_module("msgspec.inspect").type_info(kind)
     parse = importlib.import_module("msgspec").json.Decoder(kind).decode
@@ -126,7 +124,7 @@ def _has_msgspec_limits(kind: Any, meta: type) -> bool:
             return True
         waiting.extend(get_args(one))
         if is_dataclass(one) or is_typeddict(one) or hasattr(one, "_fields"):
-            with suppress(NameError, TypeError):  # pydantic names what it does not find
+            with suppress(Exception):  # of an annotation, which pydantic names
                 waiting.extend(get_type_hints(one, include_extras=True).values())
     return False
 

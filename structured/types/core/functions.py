@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import pydantic
 from pydantic import types
-from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
 from draftline.structured.errors import InvalidConstraintError
@@ -244,7 +243,7 @@ def _described(schema: CoreSchema) -> Fragment | None:
     """The JSON Schema that a type states for itself; None if there is none."""
     try:
         stated = GenerateJsonSchema().generate(dict(schema), mode="validation")
-    except (PydanticInvalidForJsonSchema, KeyError):
+    except Exception:  # noqa: BLE001 - the type's own code may raise any
         return None
     if "$defs" in stated or not stated.keys() - {"title", "description", "default", "examples"}:
         return None

@@ -39,6 +39,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.types import Base64Encoder, Base64UrlEncoder, PaymentCardNumber
+from pydantic_core import core_schema
 from random_types import (
     Aliased,
     Bus,
@@ -449,6 +450,38 @@ def test_a_type_that_pydantic_does_not_complete_is_named(tmp_path: Path, monkeyp
         pytest.skip("this pydantic completes it")
     with pytest.raises(InvalidConstraintError, match="is no type that pydantic knows"):
         typed_schema(incomplete)
+
+
+@dataclasses.dataclass
+class Outdated:
+    """Its annotation names what its module does not have."""
+
+    zone: zoneinfo.NoSuchName
+
+
+def test_an_annotation_that_cannot_be_evaluated_is_one_clear_error() -> None:
+    with pytest.raises(
+        InvalidConstraintError, match="is no type that pydantic knows: module 'zoneinfo' has no attribute"
+    ):
+        typed_schema(Outdated)
+
+
+class Unstated(str):
+    """A string with a validator, whose class states no JSON Schema."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: pydantic.GetCoreSchemaHandler) -> Any:
+        return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: pydantic.GetJsonSchemaHandler) -> Any:
+        raise NotImplementedError
+
+
+def test_a_class_may_state_no_json_schema() -> None:
+    typed = typed_schema(Unstated)
+    assert json.loads(typed.json_schema) == {"type": "string"}
+    assert [one.keyword for one in typed.unenforced] == ["after"]
 
 
 def test_python_validators_are_named_once() -> None:
