@@ -64,7 +64,7 @@ class _Search:
         struct = None if isinstance(own, FunctionType) else getattr(cls, "__struct_config__", None)
         if own is None or (struct is not None and struct.eq and not struct.frozen):
             return str(cls.__name__)
-        if own is object.__hash__ or (struct is not None and not struct.eq) or _is_written(own):
+        if own is object.__hash__ or (struct is not None and not struct.eq) or is_written(own):
             return None
         inner = schema
         while "schema" in inner and inner["type"] != "default":
@@ -77,12 +77,12 @@ class _Search:
         return self._fields(one for one in fields if _counts(cls, one["name"]))
 
 
-def _is_written(function: Any) -> bool:
+def is_written(function: Any) -> bool:
     """Whether a user wrote a function. Those that dataclasses and attrs generate have no file."""
     return (
         isinstance(function, FunctionType)
         and not function.__code__.co_filename.startswith("<")
-        and not function.__module__.startswith("pydantic.")
+        and not str(function.__module__).startswith("pydantic.")
     )
 
 

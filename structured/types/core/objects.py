@@ -10,6 +10,7 @@ from typing import Final
 from draftline.structured.errors import Violation
 from draftline.structured.types.core.aliases import Branch, Member, aliases_of
 from draftline.structured.types.core.collections import exactly
+from draftline.structured.types.core.hashing import is_written
 from draftline.structured.types.core.place import NOTHING, CoreSchema, Fragment, Place, Reader, UnwritableError
 
 _ANY: Final[CoreSchema] = {"type": "any"}
@@ -18,7 +19,7 @@ _ANY: Final[CoreSchema] = {"type": "any"}
 def read_model(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Models of pydantic, root models too."""
     kind = schema["cls"]
-    _check_instances(kind, place)
+    _check_class(reader, kind, place)
     if schema.get("custom_init"):
         reader.unenforced(place, "__init__", f"{kind.__name__}.__init__ is Python code")
     if schema.get("post_init") and not kind.model_post_init.__module__.startswith("pydantic."):
@@ -34,7 +35,7 @@ def read_model(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 
 def read_dataclass(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Dataclasses, of pydantic and of the standard library."""
-    _check_instances(schema["cls"], place)
+    _check_class(reader, schema["cls"], place)
     hooks = schema.get("post_init") or ()
     for hook in ["__post_init__"] if hooks is True else hooks:
         reader.unenforced(place, hook, f"{schema['cls'].__name__}.{hook} is Python code")
@@ -42,10 +43,12 @@ def read_dataclass(reader: Reader, schema: CoreSchema, place: Place) -> Fragment
     return reader.read(schema["schema"], place if config is None else replace(place, config=config))
 
 
-def _check_instances(kind: type, place: Place) -> None:
-    """Raise UnwritableError for classes without instances."""
+def _check_class(reader: Reader, kind: type, place: Place) -> None:
+    """Raise UnwritableError for classes without instances, and record a user's code that makes them."""
     if inspect.isabstract(kind):
         raise place.unwritable("type", f"{kind.__name__} is an abstract class")
+    if is_written(inspect.unwrap(kind.__new__)):  # around it, a deprecated class has a function that warns
+        reader.unenforced(place, "__new__", f"{kind.__name__}.__new__ is Python code")
 
 
 def read_model_fields(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -77,6 +80,7 @@ def read_typed_dict(reader: Reader, schema: CoreSchema, place: Place) -> Fragmen
 
 def read_named_tuple(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Named tuples, as arrays."""
+    _check_class(reader, schema["cls"], place)
     items = [reader.read(one["schema"], place.item(one["name"])) for one in schema["fields"]]
     # Fields of msgspec that are given by keyword may stand behind others with defaults.
     needed = [index for index, one in enumerate(schema["fields"], 1) if not _may_be_absent(one["schema"], place)]
@@ -88,7 +92,7 @@ def read_call(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     arguments = schema["arguments_schema"]
     if not hasattr(schema["function"], "_fields") or arguments["type"] != "arguments":
         return reader.refuse(place, "call", "functions are not read from JSON")
-    return read_named_tuple(reader, {"fields": arguments["arguments_schema"]}, place)
+    return read_named_tuple(reader, {"cls": schema["function"], "fields": arguments["arguments_schema"]}, place)
 
 
 def _may_be_absent(schema: CoreSchema, place: Place) -> bool:

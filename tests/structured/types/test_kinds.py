@@ -58,7 +58,7 @@ from random_types import (
     Pair,
     Point,
 )
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, deprecated
 from walk import Walker
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
@@ -492,6 +492,37 @@ def test_python_validators_are_named_once() -> None:
         ("Checked.code", "after"),
     ]
     assert "Checked._adult" in unenforced[1].reason
+
+
+class Ordered(Pair):
+    def __new__(cls, left: int, right: str = "x") -> Any:
+        if left > len(right):
+            raise ValueError("too long")
+        return super().__new__(cls, left, right)
+
+
+@dataclasses.dataclass
+class Single:
+    number: int
+
+    def __new__(cls) -> Any:
+        return super().__new__(cls)
+
+
+@deprecated("use Point")
+@dataclasses.dataclass
+class OldPoint:
+    x: float
+
+
+@pytest.mark.parametrize("kind", [Ordered, Single], ids=str)
+def test_code_that_makes_instances_is_named(kind: Any) -> None:
+    assert [one.keyword for one in typed_schema(kind).unenforced] == ["__new__"]
+
+
+@pytest.mark.parametrize("kind", [Pair, Point, OldPoint], ids=str)
+def test_code_that_python_writes_is_not_named(kind: Any) -> None:
+    assert typed_schema(kind).unenforced == ()
 
 
 def test_a_validator_that_pydantic_calls_has_its_own_name() -> None:
