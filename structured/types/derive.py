@@ -24,8 +24,11 @@ from draftline.structured.types.plain import plain_by_msgspec, plain_by_pydantic
 from draftline.structured.types.structs import core_schema
 from draftline.structured.types.typed_schema import TypedSchema
 
-_NESTINGS: Final = (MAX_DEPTH, 32, 16, 8)
+_NESTINGS: Final = (MAX_DEPTH, 32, 16, 8, 4)
 """The levels of recursive types, in the order in which they are tried."""
+
+_ENOUGH: Final = 8
+"""Levels that are not given up for a constraint that compiles faster."""
 
 _POINTER: Final = re.compile(r"#(/\S*)")
 """A JSON pointer in an error: users see their type, and not the schema."""
@@ -62,7 +65,7 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
         document = json.dumps({**root, "$defs": reader.definitions} if reader.definitions else root)
         may_shrink = reader.ends and not is_last
         try:
-            _check(document, name, _FEW_SHAPES if may_shrink else DEFAULT_LIMITS)
+            _check(document, name, _FEW_SHAPES if reader.ends and nesting > _ENOUGH else DEFAULT_LIMITS)
             break
         except InvalidConstraintError as error:
             if not may_shrink:

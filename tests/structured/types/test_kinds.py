@@ -575,6 +575,8 @@ def test_a_large_recursive_type_has_fewer_levels(monkeypatch: pytest.MonkeyPatch
     for shapes, levels in ((8_000, 65), (600, 33), (10, 9)):
         monkeypatch.setattr(derive, "_FEW_SHAPES", SchemaLimits(shapes=shapes))
         assert len(json.loads(typed_schema(Node).json_schema)["$defs"]) == levels
+    monkeypatch.setattr(derive, "DEFAULT_LIMITS", SchemaLimits(shapes=100))
+    assert len(json.loads(typed_schema(Node).json_schema)["$defs"]) == 5
 
 
 def test_what_a_recursive_type_cannot_have_is_named_once() -> None:
