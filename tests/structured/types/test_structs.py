@@ -71,6 +71,8 @@ KINDS = [
     dict[int, Row],
     dict[datetime.date, float],
     dict[Union[bool, int], str],
+    dict[Optional[str], int],
+    dict[Union[int, None], str],
     dict[Priority, int],
     Annotated[dict[Literal[1, 2, "x"], int], Meta(min_length=2)],
     Annotated[decimal.Decimal, Meta(description="a price", examples=["1.50"])],
