@@ -108,12 +108,15 @@ def _one_of(expander: Expander, location: Location) -> Clause:
     options = _branches(expander, location, "oneOf")
     # Which options exclude one another depends on the values that the schema allows.
     beside = {keyword: location.schema[keyword] for keyword in ("type", "required") if keyword in location.schema}
-    if expander.reading.discriminates and (tag := _discriminator(location.schema)) is not None:
+    tag = _discriminator(location.schema)
+    if tag is not None and expander.reading.discriminates:
         beside["required"] = list(dict.fromkeys([*beside.get("required", []), tag]))
     allowed = location.made("\0oneOf", beside or True)
 
     def holds() -> Shapes:
         positive = [both(expander.demand(option), expander.demand(allowed)) for option in options]
+        if tag is not None and not expander.reading.discriminates:
+            return unite(*map(expander.expand, positive))  # some readers look at the option of the tag alone
         cases: list[Shapes] = []
         for index, option in enumerate(positive):
             demands = option

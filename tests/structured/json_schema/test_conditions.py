@@ -131,6 +131,25 @@ def test_a_discriminator_is_always_written() -> None:
         holder.model_validate({"one": {f"{kind}a": "" for kind in KINDS[1:]}})
 
 
+def test_discriminated_schemas_within_options_need_no_complement() -> None:
+    """Whether two options exclude each other is looked for in their members, too."""
+    kinds = [
+        {"type": "object", "properties": {"kind": {"const": kind}, **{f"{kind}{n}": {"type": "null"} for n in "abcd"}}}
+        for kind in KINDS
+    ]
+    tagged = {"oneOf": kinds, "discriminator": {"propertyName": "kind"}}
+    options = [
+        {"type": "object", "properties": {"inner": tagged, "x": {"type": type}}, "required": ["inner", "x"]}
+        for type in ("integer", "string")
+    ]
+    schema = {"oneOf": options}
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact"))
+    for value in [{"inner": {"kind": "k3"}, "x": 1}, {"inner": {"kind": "k3"}, "x": ""}]:
+        assert walker.accepts(json.dumps(value, separators=(",", ":")))
+        assert jsonschema_rs.is_valid(schema, value)
+    assert not walker.accepts('{"inner":{"kind":"k3"},"x":null}')
+
+
 LEFT = {"type": "object", "properties": {"kind": {"const": "left"}, "x": {"type": "integer"}}}
 RIGHT = {"type": "object", "properties": {"kind": {"const": "right"}}, "required": ["y"]}
 SIDES = {"oneOf": [LEFT, RIGHT], "discriminator": {"propertyName": "kind"}}
