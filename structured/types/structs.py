@@ -72,8 +72,8 @@ class _Converter:
     def mapping(self, info: Any) -> dict[str, Any]:
         keys, values = self.convert(info.key_type), self.convert(info.value_type)
         # msgspec reads no bool and no None from the name of a member.
-        choices = [_key(key) for key in keys.get("choices", [keys]) if key["type"] not in ("bool", "none")]
-        keys = {"type": "union", "choices": choices} if choices else {"type": type(info.key_type).__name__}
+        choices = [key for key in map(_key, keys.get("choices", [keys])) if key["type"] not in ("bool", "none")]
+        keys = {"type": "union", "choices": choices}
         return {"type": "dict", "keys_schema": keys, "values_schema": values, **_given(info, _LENGTHS)}
 
     def union(self, info: Any) -> dict[str, Any]:

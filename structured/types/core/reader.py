@@ -98,7 +98,7 @@ class CoreReader:
         if kind in ("union", "nullable"):
             choices = schema["choices"] if kind == "union" else [schema["schema"]]
             options = [self.read_key(one[0] if isinstance(one, tuple) else one, place) for one in choices]
-            return unions.any_of(options)
+            return unions.any_of(options) if options else self.refuse(place, kind, "it cannot be the name of a member")
         if kind == "default":
             return self.read_key(schema["schema"], place)
         fragment = self.read(schema, place)

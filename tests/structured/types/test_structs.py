@@ -73,6 +73,7 @@ KINDS = [
     dict[Union[bool, int], str],
     dict[Optional[str], int],
     dict[Union[int, None], str],
+    dict[Union[Literal[None], int], str],  # noqa: PYI061 - msgspec tells it from None
     dict[Priority, int],
     Annotated[dict[Literal[1, 2, "x"], int], Meta(min_length=2)],
     Annotated[decimal.Decimal, Meta(description="a price", examples=["1.50"])],
@@ -197,6 +198,14 @@ def test_what_msgspec_does_not_read_back_is_an_error(value: Any) -> None:
 def test_a_limit_that_msgspec_does_not_support_is_one_clear_error() -> None:
     with pytest.raises(InvalidConstraintError, match="is no type that msgspec knows: Integer bounds"):
         typed_schema(Annotated[int, Meta(ge=2**63)])
+
+
+@pytest.mark.parametrize("key", [None, bool, Optional[bool], Literal[None]])  # noqa: PYI061 - msgspec tells it from None
+def test_keys_that_are_no_names_are_one_clear_error(key: Any) -> None:
+    with pytest.raises(
+        UnsupportedConstraintError, match=r"^Keyed\.d\[key\]: union: it cannot be the name of a member$"
+    ):
+        typed_schema(msgspec.defstruct("Keyed", [("d", dict[key, int])]))
 
 
 class Session:
