@@ -28,7 +28,7 @@ def server(options: Mapping[str, object]) -> Iterator[Served]:
     """A server process with these options of the engine and the server, once it serves.
 
     Raises:
-        RuntimeError: it ended before.
+        SystemExit: it ended before, and has printed why.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
         yaml.safe_dump(dict(options), config)
@@ -56,4 +56,4 @@ def _ready(process: subprocess.Popen[str]) -> Served:
             found = found._replace(http=address) if scheme else found._replace(grpc=address)
         if "ready: " in line:
             return found
-    raise RuntimeError(f"the server ended with status {process.wait()}")
+    raise SystemExit(f"the server ended with status {process.wait()}")

@@ -65,6 +65,12 @@ def test_a_server_of_a_shape_gets_the_workloads(tmp_path: Path) -> None:
     assert "time to the first token" in picture.read_text()
 
 
+def test_a_server_that_does_not_start_ends_the_benchmark_with_one_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="the server ended with status 1"), server({"model": "/no/such/model"}):
+        pass
+    assert "/no/such/model" in capfd.readouterr().err
+
+
 @pytest.mark.slow
 def test_streams_over_one_session_and_over_many_connections(tmp_path: Path) -> None:
     """With the server process of the benchmark itself."""
