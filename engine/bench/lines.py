@@ -58,7 +58,7 @@ class ResultLines:
 
 @contextmanager
 def output_file(output: Path | None) -> Iterator[TextIO]:
-    """The end of a file, or standard output where ``output`` is None.
+    """A file to append to, or standard output where ``output`` is None.
 
     Raises:
         UsageError: the file cannot be opened.

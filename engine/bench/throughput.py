@@ -115,7 +115,7 @@ def compare(
     For a single contender the best times count: disturbances only make a round slower. For several, the medians count.
 
     Yields:
-        The fields of each contender's line, see `summarize`; and `results_of_rounds`.
+        The fields of each contender's line; see `summarize` and `results_of_rounds`.
     """
     for contender in contenders:
         warm_up(contender, workload)
