@@ -12,8 +12,8 @@ import argparse
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
+from common.arguments import add_output
 from rich.console import Console
 from rich.table import Table
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--think", type=float, default=5.0, help="seconds between turns (default: 5)")
     parser.add_argument("--shares", default="0.1,0.2,0.4", help="sizes of the cache, of all blocks")
     parser.add_argument("--seeds", type=int, default=3, help="traces of each workload (default: 3)")
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    add_output(parser)
     arguments = parser.parse_args(argv)
     about = conditions()
     shares = [float(share) for share in arguments.shares.split(",")]

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common.arguments import add_model, positive_int, some_names
+from common.arguments import add_model, add_output, positive_int, some_names
 from common.settings import add_settings, engine_options
 from rich.console import Console
 
@@ -78,7 +78,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--columns", default="", help="comma-separated (default: all)")
     add_settings(parser, "an option of all engines")
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    add_output(parser)
     arguments = parser.parse_args(argv)
     for name in arguments.suites:
         if name not in SUITES:

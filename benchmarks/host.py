@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common.arguments import positive_int, positive_ints
+from common.arguments import add_output, positive_int, positive_ints
 from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
@@ -330,7 +330,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--best-of", type=positive_int, default=5, metavar="N", help=f"rounds of {WINDOW} steps (default: 5)"
     )
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    add_output(parser)
     arguments = parser.parse_args(argv)
     arguments.variants = arguments.variants.split(",")
     if unknown := [name for name in arguments.variants if name not in _ALL]:

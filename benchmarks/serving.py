@@ -23,7 +23,7 @@ from typing import Any
 import grpc
 import torch
 import uvloop
-from common.arguments import add_model, fill, positive_int, positive_ints, refuse
+from common.arguments import add_model, add_output, fill, positive_int, positive_ints, refuse
 from common.server import server
 from common.settings import add_settings, engine_options
 from load.sse import measure_sse
@@ -193,7 +193,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tpot-limit", type=float, help="seconds, for goodput (default: 0.05)")
     add_settings(parser, "an option of the server, such as --set max_model_len=8192")
     parser.add_argument("--plot", type=Path, help=f"plot the workload {LOAD} to this SVG file")
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    add_output(parser)
     arguments = parser.parse_args(argv)
     if arguments.streams:
         refuse(parser, arguments, _OF_WORKLOADS, "belongs to workloads, not to --streams")

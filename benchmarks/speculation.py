@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common.arguments import add_model, fill, positive_int, positive_ints, refuse
+from common.arguments import add_model, add_output, fill, positive_int, positive_ints, refuse
 from common.settings import add_settings, engine_options
 from drafts.plot import plot
 from rich.console import Console
@@ -91,7 +91,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         help="each engine in a process of its own, as a server's (default: on a GPU, as a server)",
     )
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    add_output(parser)
     parser.add_argument("--plot", type=Path, help="plot the speed-ups to this SVG file")
     arguments = parser.parse_args(argv)
     if (arguments.dataset == "spec-bench") != (arguments.path is not None):

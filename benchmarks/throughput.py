@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.arguments import add_model, fill, positive_int, refuse, some_names
+from common.arguments import add_model, add_output, fill, positive_int, refuse, some_names
 from common.settings import add_settings, engine_options
 from rich.console import Console
 
@@ -66,7 +66,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--compare-dtype", type=some_names, help="dtypes of transformers, comma-separated (default: bfloat16)"
     )
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    add_output(parser)
     arguments = parser.parse_args(argv)
     for name in names(arguments.compare):
         if name not in _OTHERS:

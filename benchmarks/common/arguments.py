@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 from draftline.engine.bench import numbers
@@ -42,6 +43,21 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
     source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add ``--output``, a file that can be appended to."""
+    about = "append the JSON lines to this file instead of standard output"
+    parser.add_argument("--output", type=_output, help=about)
+
+
+def _output(text: str) -> Path:
+    path = Path(text)
+    try:
+        path.open("a").close()  # before a long measurement
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from None
+    return path
 
 
 def refuse(parser: argparse.ArgumentParser, arguments: argparse.Namespace, names: Iterable[str], problem: str) -> None:

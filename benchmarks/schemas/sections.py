@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common.arguments import add_output
 from rich.console import Console
 from rich.table import Table
 
@@ -52,7 +53,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--schemas", type=Path, help="a folder of schemas with instances")
     parser.add_argument("--suite", type=Path, help="a folder of the official test suite, or of one of its drafts")
     parser.add_argument("--engines", default=",".join(ENGINES), help=f"comma-separated (default: {','.join(ENGINES)})")
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    add_output(parser)
     arguments = parser.parse_args(argv)
     if arguments.schemas is None and arguments.suite is None:
         parser.error("--schemas, --suite or both are required")

@@ -19,6 +19,10 @@ REFUSED = [
     ("serving", "--workloads baseline --plot load.svg", "--plot: needs the workload load"),
     ("serving", "--workloads load --preset small", "--preset: the workload load has one size"),
     ("serving", "--workloads nothing", "--workloads: 'nothing' is not one of"),
+    *(
+        (name, "--output /no/such/folder/x", "--output: /no/such/folder/x: No such file or directory")
+        for name in ("eviction", "exactness", "host", "serving", "throughput", "speculation", "schemas.sections")
+    ),
     ("serving", "--set model=other", "--set model: use --model or --shape"),
     ("throughput", "--compare-dtype float32", "--compare-dtype: needs --compare transformers"),
     ("throughput", "--set dtype=float32", "--set dtype: use --dtype"),
