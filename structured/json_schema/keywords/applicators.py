@@ -108,15 +108,19 @@ def _one_of(expander: Expander, location: Location) -> Clause:
     options = _branches(expander, location, "oneOf")
     # Which options exclude one another depends on the values that the schema allows.
     beside = {keyword: location.schema[keyword] for keyword in ("type", "required") if keyword in location.schema}
-    tag = _discriminator(location.schema)
-    if tag is not None and expander.reading.discriminates:
-        beside["required"] = list(dict.fromkeys([*beside.get("required", []), tag]))
     allowed = location.made("\0oneOf", beside or True)
+    tag = _discriminator(location.schema)
 
     def holds() -> Shapes:
         positive = [both(expander.demand(option), expander.demand(allowed)) for option in options]
-        if tag is not None and not expander.reading.discriminates:
-            return unite(*map(expander.expand, positive))  # some readers look at the option of the tag alone
+        if tag is not None:
+            if not expander.reading.discriminates:
+                return unite(*map(expander.expand, positive))  # some readers look at the option of the tag alone
+            has_tag = expander.demand(location.made("\0discriminator", {"required": [tag]}))
+            is_object = expander.demand(location.made("\0object", {"type": "object"}))
+            tagged = [both(option, has_tag) for option in positive]
+            if not all(expander.is_empty(both(option, is_object)) for option in tagged):
+                positive = tagged  # else no object can have it, and it says nothing
         cases: list[Shapes] = []
         for index, option in enumerate(positive):
             demands = option

@@ -164,8 +164,9 @@ PLAIN = {"type": "object", "properties": {"x": {"type": "integer"}}, "additional
         (SIDES | {"discriminator": "kind"}, {"x": 1}, {"y": 1}),
         ({"type": "object", "not": SIDES}, {"y": 1, "x": 1}, {"x": 1}),
         ({"oneOf": [SIDES, PLAIN]}, {"kind": "left"}, {"x": 1}),
+        (SIDES | {"oneOf": [PLAIN, {"type": "integer"}]}, {"x": 1}, {"kind": "left"}),
     ],
-    ids=["tagged", "with a default", "of Swagger 2.0", "negated", "beside an object without a tag"],
+    ids=["tagged", "with a default", "of Swagger 2.0", "negated", "beside an object without a tag", "of no option"],
 )
 def test_a_discriminator_makes_no_value_valid(schema: Any, written: Any, not_written: Any) -> None:
     walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact", order="any"))
