@@ -111,12 +111,13 @@ _JITTER, _PROMPT_JITTER = 0.1**2, 0.3**2
 """The variance of a step's duration, in logarithms like all of these, and what prompts add to it where the step is all
 theirs."""
 
-_AT_FIRST = 0.1**2, 0.2**2, 1.5**2, 0.2**2
+_AT_FIRST = 0.1**2, 0.2**2, 1.5**2, 0.08**2
 """The variances of the factors before any step: the measurement was minutes ago, had few rounds of each kind of step,
-and no prompts."""
+and no prompts. Of kinds by themselves hardly any is wrong by a fifth. If more were expected, a host that is slow for a
+moment would look like an error of the kind of steps that then run."""
 
-_CHANGES = 0.01**2, 0.001**2, 0.02**2, 0.001**2
-"""What a step adds to these variances."""
+_CHANGES = 0.025**2, 0.001**2, 0.02**2, 0.001**2
+"""What a step adds to these variances. Histories and a host's speed change all steps within tens of them."""
 
 _FACTORS, _OF_KIND = len(_AT_FIRST), len(_AT_FIRST) - 1
 

@@ -41,9 +41,14 @@ Chances = Callable[[random.Random, float], Iterator[Sequence[float]]]
 
 
 def texts(
-    chances: Chances, count: int, seed: int, lengths: tuple[int, int] = (40, 128), temperature: float = 1.0
+    chances: Chances,
+    count: int,
+    seed: int,
+    lengths: tuple[int, int] = (40, 128),
+    temperature: float = 1.0,
+    prompts: tuple[int, int] = (30, 300),
 ) -> list[Text]:
-    """``count`` requests, the same in every call, with outputs of these lengths."""
+    """``count`` requests, the same in every call, with outputs and prompts of these lengths."""
     draw = random.Random(seed)
 
     def run(each: Sequence[float]) -> int:
@@ -54,7 +59,7 @@ def texts(
 
     def text(index: int) -> Text:
         steps = chances(draw, index / count)
-        prompt = draw.randint(30, 300)
+        prompt = draw.randint(*prompts)
         return Text(prompt, tuple(run(next(steps)) for _ in range(draw.randint(*lengths))), temperature)
 
     return [text(index) for index in range(count)]
@@ -97,16 +102,19 @@ class Host:
         row: of each row.
         drafts: of each row with drafts.
         request: of each new request.
+        slower: by how much longer all of that takes in every third stretch of 0.35 s: other programs share the processor.
     """
 
     step: float = 0.0
     row: float = 0.0
     drafts: float = 0.0
     request: float = 0.0
+    slower: float = 1.0
 
-    def seconds(self, rows: int, drafting: int, requests: int) -> float:
-        """Seconds of a step."""
-        return (self.step + self.row * rows + self.drafts * drafting + self.request * requests) * 1e-6
+    def seconds(self, rows: int, drafting: int, requests: int, at: float) -> float:
+        """Seconds of a step that begins at a time in seconds."""
+        taken = (self.step + self.row * rows + self.drafts * drafting + self.request * requests) * 1e-6
+        return taken * (self.slower if int(at / 0.35) % 3 == 1 else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,7 @@ class Machine:
         catch_up: of the drafter.
         late: by how much longer steps with drafts take than was measured.
         prompt_token: microseconds of a prompt's token.
+        history: by how much longer a step takes, as a share, for each token of context that a row has on average.
         host: what the host takes.
     """
 
@@ -131,6 +140,7 @@ class Machine:
     catch_up: CatchUpCost = NO_CATCH_UP
     late: float = 1.0
     prompt_token: float = 0.0
+    history: float = 0.0
     host: Host = Host()
 
     def with_drafter(self, first: float, each: float, base: float = 0.0, a_token: float = 0.0) -> Machine:
@@ -231,10 +241,12 @@ def serve(
         if shape not in costs:
             costs[shape] = machine.seconds(budgets)
         prompt_tokens = sum([slot.text.prompt for slot in slots if slot.fresh])
-        taken = costs[shape] * (machine.late if longest else 1.0) + machine.catch_up.seconds(late)
-        taken += machine.prompt_token * prompt_tokens * 1e-6
+        context = sum([len(slot.sequence.tokens) for slot in slots]) / rows
+        taken = costs[shape] * (machine.late if longest else 1.0) * (1 + machine.history * context)
+        taken += machine.catch_up.seconds(late) + machine.prompt_token * prompt_tokens * 1e-6
         # The host launches a step and takes the results of the one before.
-        before, host = host, machine.host.seconds(rows, sum([budget > 0 for budget in budgets]), rows - len(running))
+        drafting = sum([budget > 0 for budget in budgets])
+        before, host = host, machine.host.seconds(rows, drafting, rows - len(running), found.seconds)
         taken = max(taken, (before + host) / 2)
         found.seconds += taken
         found.drafted += drafts

