@@ -33,6 +33,9 @@ _SHORT_PART = 256
 _MANY_TILES = 96
 """Tiles of 128 rows and 256 columns, or 256 and 128: with fewer, a product has smaller ones."""
 
+_FULL = 0.8
+"""The least share of the room for large tiles of sums in parts that they fill, all turns together."""
+
 _BUSY = 0.85
 """The least share of their time in which programs that take tiles in turn have one."""
 
@@ -79,6 +82,10 @@ class GemmConfig:
         # A result is stored through shared memory, while the next tile's factors are there.
         stored = self.block_m * columns if self.in_turn else 0
         return limits.loop_bytes((self.block_m + columns) * self.block_k * itemsize, self.num_stages) + stored
+
+
+_SLIM = GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=8, num_stages=3)
+"""A tile of sums in parts of many rows, of which a multiprocessor runs three."""
 
 
 def max_own_rows(weight_elements: int, *, swiglu: bool = False) -> int:
@@ -210,10 +217,13 @@ def parts_config(rows: int, n: int, part: int) -> GemmConfig:
     if rows <= MANY_ROWS:
         return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
     large = GemmConfig(block_m=256, block_n=128, block_k=64, num_warps=8, num_stages=4)
-    if large.tiles(rows, n) >= _MANY_TILES:
+    tiles = large.tiles(rows, n)
+    if tiles >= _MANY_TILES and (rows <= _SOME_ROWS or tiles >= _FULL * _ONE_EACH * _turns(tiles, _ONE_EACH)):
         return large
     if rows <= _SOME_ROWS:
         return GemmConfig(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=4)
+    if _SLIM.tiles(rows, n) <= _THREE_EACH:
+        return _SLIM
     return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
 
 
@@ -228,7 +238,15 @@ def _few_columns_config(rows: int, n: int, part: int) -> GemmConfig:
         return replace(light, num_stages=5)
     if light.tiles(rows, n) <= _THREE_EACH and rows <= _SOME_ROWS:
         return light
-    return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=4)
+    # Two programs on each multiprocessor, or three slimmer ones where these take fewer turns.
+    tall = GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=4)
+    tiles = tall.tiles(rows, n)
+    return _SLIM if _turns(tiles, _THREE_EACH) < _turns(tiles, _TWO_EACH) else tall
+
+
+def _turns(tiles: int, at_once: int) -> int:
+    """In how many turns so many programs run, of which so many run at once."""
+    return -(-tiles // at_once)
 
 
 def config_for(x: Tensor, weight: Tensor, part: int, *, swiglu: bool) -> GemmConfig:
