@@ -23,7 +23,11 @@ _CONTEXT = 256
 """Tokens of each sequence in the measured steps."""
 
 _ENOUGH_S = 0.1
-"""Seconds of a step's rounds after which no more follow. A disturbance matters less, the longer a step takes."""
+"""Seconds of a step's rounds, but for the first, after which no more follow. A disturbance matters less, the longer a
+step takes."""
+
+_LONG_S = 2.5
+"""Seconds of all steps' rounds after which no step has another one: the engine's start waits for them."""
 
 
 @dataclass(slots=True)
@@ -129,17 +133,22 @@ def _row(slot: int, known: int, drafts: int) -> Row:
 def _time(runner: Runner, table: SlotTable, steps: Collection[_Step], rounds: int) -> None:
     """Time each step in so many rounds, and empty the slots.
 
-    The steps take turns: what disturbs the machine for a moment disturbs one round of several steps, not all of one.
-    A round that captures graphs tells nothing, since the device works meanwhile.
+    The steps take turns: what disturbs the machine for a moment disturbs one round of several steps, not all of one. It
+    often is the first one: the device's libraries still prepare, or other engines start. A round that captures graphs
+    tells nothing, since the device works meanwhile.
     """
+    total = 0.0
     for _ in range(rounds + 1):
         for step in steps:
-            if len(step.taken) < rounds and sum(step.taken) < _ENOUGH_S:
-                runner.fill(step.rows)  # what the last round has accepted is forgotten
-                _finish(table)
-                taken = _seconds(runner, table, step)
-                if taken is not None:
-                    step.taken.append(taken)
+            is_known = len(step.taken) == rounds or sum(step.taken[1:]) >= _ENOUGH_S
+            if is_known or (step.taken and total >= _LONG_S):
+                continue
+            runner.fill(step.rows)  # what the last round has accepted is forgotten
+            _finish(table)
+            taken = _seconds(runner, table, step)
+            if taken is not None:
+                step.taken.append(taken)
+                total += taken
     table.lengths.zero_()
     table.tokens.zero_()
 

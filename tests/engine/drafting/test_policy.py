@@ -231,16 +231,32 @@ def test_a_step_of_several_ranks_is_timed_by_itself() -> None:
     assert costs[1, 0] > 0
 
 
-def test_a_long_step_is_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seconds", "times"), [(0.06, 3), (0.12, 2), (3.0, 1)])
+def test_a_long_step_is_timed_fewer_times(monkeypatch: pytest.MonkeyPatch, seconds: float, times: int) -> None:
     """On a CPU with a large model, steps of drafts take seconds, and the engine's start waits for all of them."""
     clock = iter(range(100))
     monkeypatch.setattr(
-        "draftline.engine.drafting.costs.time", SimpleNamespace(perf_counter=lambda: next(clock) * 0.06)
+        "draftline.engine.drafting.costs.time", SimpleNamespace(perf_counter=lambda: next(clock) * seconds)
     )
     clockwork = Clockwork()
     costs = measure_costs(clockwork, SlotTable.allocate(1, 60, 4, torch.device("cpu")), 60, (1,), (0,), rounds=3)
-    assert clockwork.asked == [(1, 0)] * 2
-    assert costs[1, 0] == pytest.approx(0.06)
+    assert clockwork.asked == [(1, 0)] * times
+    assert costs[1, 0] == pytest.approx(seconds)
+
+
+def test_a_first_round_that_other_engines_disturb_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step without drafts came first, and seemed to take ten times as long as one with drafts."""
+    durations, now = iter([1.1, 0.6, 0.03, 0.04, 0.03, 0.04]), [0.0, 0.0]
+
+    def perf_counter() -> float:
+        now[1] += 1
+        now[0] += next(durations) if now[1] % 2 == 0 else 0.0
+        return now[0]
+
+    monkeypatch.setattr("draftline.engine.drafting.costs.time", SimpleNamespace(perf_counter=perf_counter))
+    table = SlotTable.allocate(1, 60, 4, torch.device("cpu"))
+    costs = measure_costs(Clockwork(), table, 20, (1,), (0, 2), rounds=3)
+    assert costs == pytest.approx({(1, 0): 0.03, (1, 2): 0.04})
 
 
 @pytest.mark.parametrize(
