@@ -12,20 +12,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from draftline import quant
-from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
 from draftline.models.config import ModelConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
-from draftline.models.layers import (
-    Attention,
-    DecoderLayer,
-    DecoderWeights,
-    GatedMlp,
-    brief_layers,
-    build_layers,
-    wanted_states,
-)
+from draftline.models.layers import DecoderWeights, brief_layers, build_layers, decoder_layer, wanted_states
 from draftline.models.model import Model
 from draftline.models.rope import rope_table
 from draftline.models.scripted import ScriptedForward
@@ -60,7 +51,9 @@ class Decoder(Model):
         rope = rope_table(config, self.device)
         decoder = DecoderWeights(
             embedding=embedding,
-            layers=build_layers(lambda index: _layer(weights, config, index, rope), config.num_layers, self.device),
+            layers=build_layers(
+                lambda index: decoder_layer(weights, config, index, rope), config.num_layers, self.device
+            ),
             norm=weights.vector("model.norm.weight", config.hidden_size),
             head=head,
         )
@@ -81,37 +74,6 @@ class Decoder(Model):
     @override
     def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         return self._run(batch, cache, sink)
-
-
-def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> DecoderLayer:
-    prefix = f"model.layers.{index}."
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
-    norms = None
-    if config.qk_norm:
-        norms = (
-            weights.vector(f"{attention}q_norm.weight", config.head_dim),
-            weights.vector(f"{attention}k_norm.weight", config.head_dim),
-        )
-    qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
-    return DecoderLayer(
-        attention_norm=weights.vector(f"{prefix}input_layernorm.weight", hidden),
-        attention=Attention(
-            qkv=weights.linear(attention, qkv, hidden, bias=config.qkv_bias),
-            output=weights.summed(attention, "o_proj", hidden, q_size, bias=config.output_bias),
-            spec=AttentionSpec(
-                rope, config.score_scale, config.sliding_windows[index], norms=norms, eps=config.norm_eps
-            ),
-        ),
-        mlp_norm=weights.vector(f"{prefix}post_attention_layernorm.weight", hidden),
-        mlp=GatedMlp(
-            gate_up=weights.linear(
-                mlp, {"gate_proj": intermediate, "up_proj": intermediate}, hidden, bias=config.mlp_bias
-            ),
-            down=weights.summed(mlp, "down_proj", hidden, intermediate, bias=config.mlp_bias),
-        ),
-    )
 
 
 class EagerForward:

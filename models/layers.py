@@ -16,7 +16,9 @@ from torch import Tensor
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.ops import Ops
+from draftline.models.config import ModelConfig
 from draftline.models.parallel.linear import Embedding
+from draftline.models.weights import Weights
 from draftline.quant.linear import Linear
 
 _MAX_THREADS = 4
@@ -141,6 +143,43 @@ class DecoderLayer:
     attention: Attention
     mlp_norm: Tensor
     mlp: GatedMlp
+
+
+def decoder_layer(
+    weights: Weights, config: ModelConfig, index: int, rope: Tensor, inputs: int | None = None
+) -> DecoderLayer:
+    """A layer of a checkpoint. Its attention reads vectors of ``inputs`` channels; None where they are hidden states.
+
+    Raises:
+        ModelLoadError: a tensor is missing, or has another shape or format than it should.
+    """
+    hidden, intermediate, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    queries, keys = config.num_heads * head_dim, config.num_kv_heads * head_dim
+    prefix = f"model.layers.{index}."
+    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+    norms = None
+    if config.qk_norm:
+        norms = (
+            weights.vector(f"{attention}q_norm.weight", head_dim),
+            weights.vector(f"{attention}k_norm.weight", head_dim),
+        )
+    qkv = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+    gate_up = {"gate_proj": intermediate, "up_proj": intermediate}
+    return DecoderLayer(
+        attention_norm=weights.vector(f"{prefix}input_layernorm.weight", hidden),
+        attention=Attention(
+            qkv=weights.linear(attention, qkv, inputs or hidden, bias=config.qkv_bias),
+            output=weights.summed(attention, "o_proj", hidden, queries, bias=config.output_bias),
+            spec=AttentionSpec(
+                rope, config.score_scale, config.sliding_windows[index], norms=norms, eps=config.norm_eps
+            ),
+        ),
+        mlp_norm=weights.vector(f"{prefix}post_attention_layernorm.weight", hidden),
+        mlp=GatedMlp(
+            gate_up=weights.linear(mlp, gate_up, hidden, bias=config.mlp_bias),
+            down=weights.summed(mlp, "down_proj", hidden, intermediate, bias=config.mlp_bias),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
-from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.heads.checkpoint import HeadCheckpoint
 from draftline.models.heads.config import HeadConfig
-from draftline.models.heads.layers import EagerPass, HeadLayer, HeadWeights
+from draftline.models.heads.layers import EagerPass, HeadWeights
 from draftline.models.heads.scripted import ScriptedPass
-from draftline.models.layers import GatedMlp, build_layers
+from draftline.models.layers import DecoderLayer, build_layers, decoder_layer
 from draftline.models.rope import rope_table
 from draftline.models.weights import Weights
 from draftline.quant import UnsupportedFormatError
@@ -69,11 +67,16 @@ class Eagle3Head:
             # last position.
             positions = layer.max_positions + self.config.parallel_drafts - 1
             rope = rope_table(replace(layer, max_positions=positions), device)
+
+            def build(index: int) -> DecoderLayer:
+                # The first layer reads a token's embedding and a hidden state side by side.
+                return decoder_layer(weights, layer, index, rope, hidden if index else 2 * hidden)
+
             # Eight bits shorten the file of the output projection. It runs in the activations' type, on every device.
             own = HeadWeights(
                 vectors=_vectors(weights, self.config),
                 hidden_norm=weights.vector("model.layers.0.hidden_norm.weight", hidden),
-                layers=build_layers(lambda index: _layer(weights, layer, index, rope), layer.num_layers, device),
+                layers=build_layers(build, layer.num_layers, device),
                 norm=weights.vector("model.norm.weight", hidden),
                 output=weights.dense_head(self.config.draft_vocab_size, hidden),
             )
@@ -110,38 +113,6 @@ class Eagle3Head:
             entry.
         """
         return self._pass(batch, token_ids, hidden, cache)
-
-
-def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> HeadLayer:
-    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
-    queries, keys = config.num_heads * head_dim, config.num_kv_heads * head_dim
-    prefix = f"model.layers.{index}."
-    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
-    norms = None
-    if config.qk_norm:
-        norms = (
-            weights.vector(f"{attention}q_norm.weight", head_dim),
-            weights.vector(f"{attention}k_norm.weight", head_dim),
-        )
-    qkv = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-    gate_up = {"gate_proj": inner, "up_proj": inner}
-    return HeadLayer(
-        norm=weights.vector(f"{prefix}input_layernorm.weight", hidden),
-        qkv=weights.linear(attention, qkv, hidden if index else 2 * hidden, bias=config.qkv_bias),
-        output=weights.summed(attention, "o_proj", hidden, queries, bias=config.output_bias),
-        spec=AttentionSpec(
-            rope,
-            config.score_scale,
-            config.sliding_windows[index],
-            norms=norms,
-            eps=config.norm_eps,
-        ),
-        mlp_norm=weights.vector(f"{prefix}post_attention_layernorm.weight", hidden),
-        mlp=GatedMlp(
-            gate_up=weights.linear(mlp, gate_up, hidden, bias=config.mlp_bias),
-            down=weights.summed(mlp, "down_proj", hidden, inner, bias=config.mlp_bias),
-        ),
-    )
 
 
 def _vectors(weights: Weights, config: HeadConfig) -> Tensor:

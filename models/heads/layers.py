@@ -6,33 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
 from draftline.models.heads.config import HeadConfig
-from draftline.models.layers import GatedMlp
+from draftline.models.layers import DecoderLayer
 from draftline.quant.linear import Linear
-
-
-@dataclass(frozen=True, slots=True)
-class HeadLayer:
-    """A decoder layer. The first one's attention reads a token's embedding and a hidden state side by side.
-
-    Attributes:
-        norm: the weights of the norm before the attention; in the first layer that of the embedding.
-        qkv: merged query, key and value projection.
-        output: the attention's output projection.
-        spec: rotation, norms and scores between the two.
-        mlp_norm: the weights of the norm before the MLP.
-        mlp: the MLP.
-    """
-
-    norm: Tensor
-    qkv: Linear
-    output: Linear
-    spec: AttentionSpec
-    mlp_norm: Tensor
-    mlp: GatedMlp
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +21,15 @@ class HeadWeights:
         vectors: what an entry can read as its token: the embeddings, and behind them the vectors of a parallel head's
             drafts.
         hidden_norm: the weights of the norm of the hidden states.
-        layers: the decoder layers.
+        layers: the decoder layers. The first one's attention reads a token's embedding and a hidden state side by side;
+            its norm is the embedding's.
         norm: the weights of the norm before the output projection.
         output: the output projection.
     """
 
     vectors: Tensor
     hidden_norm: Tensor
-    layers: tuple[HeadLayer, ...]
+    layers: tuple[DecoderLayer, ...]
     norm: Tensor
     output: Linear
 
@@ -64,17 +43,17 @@ class EagerPass:
     def fill_cache(self, batch: Batch, token_ids: Tensor, hidden: Tensor, cache: KVCache) -> None:
         """Write the batch's keys and values alone; the arguments are those of `Eagle3Head.fill_cache`."""
         qkv, _ = self._before_last_attention(batch, token_ids, hidden, cache)
-        self._ops.rope_write_kv(qkv, batch, cache.layers[-1], self._weights.layers[-1].spec)
+        self._ops.rope_write_kv(qkv, batch, cache.layers[-1], self._weights.layers[-1].attention.spec)
 
     def __call__(self, batch: Batch, token_ids: Tensor, hidden: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
         """[S, draft_vocab] logits and [S, hidden]; the arguments are those of `Eagle3Head.forward`."""
         ops, layer, eps = self._ops, self._weights.layers[-1], self._config.layer.norm_eps
         qkv, residual = self._before_last_attention(batch, token_ids, hidden, cache)
-        attended = ops.rope_attention(qkv, batch, cache.layers[-1], layer.spec)
+        attended = ops.rope_attention(qkv, batch, cache.layers[-1], layer.attention.spec)
         # Only the entries that predict need the rest of the layer. Where each of them does, they are in order.
         if batch.logits_index.shape[0] < token_ids.shape[0]:
             attended, residual = (ops.take_rows(x, batch.logits_index) for x in (attended, residual))
-        residual = layer.output.linear_add(attended, residual, ops)
+        residual = layer.attention.output.linear_add(attended, residual, ops)
         residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
         norm = self._weights.norm
         logits = self._weights.output.norm_linear(residual, norm, eps, ops)
@@ -86,10 +65,14 @@ class EagerPass:
         """Queries, keys and values of the entries in the last layer, and the residual stream before it."""
         ops, weights, eps = self._ops, self._weights, self._config.layer.norm_eps
         first = weights.layers[0]
-        inputs, normed = ops.joined_norms(weights.vectors, token_ids, first.norm, hidden, weights.hidden_norm, eps)
-        qkv, residual = first.qkv.linear(inputs, ops), normed if self._config.norm_before_residual else hidden
+        inputs, normed = ops.joined_norms(
+            weights.vectors, token_ids, first.attention_norm, hidden, weights.hidden_norm, eps
+        )
+        qkv = first.attention.qkv.linear(inputs, ops)
+        residual = normed if self._config.norm_before_residual else hidden
         for layer, following, layer_cache in zip(weights.layers, weights.layers[1:], cache.layers, strict=False):
-            residual = layer.output.linear_add(ops.rope_attention(qkv, batch, layer_cache, layer.spec), residual, ops)
+            attended = ops.rope_attention(qkv, batch, layer_cache, layer.attention.spec)
+            residual = layer.attention.output.linear_add(attended, residual, ops)
             residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
-            qkv = following.qkv.norm_linear(residual, following.norm, eps, ops)
+            qkv = following.attention.qkv.norm_linear(residual, following.attention_norm, eps, ops)
         return qkv, residual

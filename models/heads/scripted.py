@@ -20,7 +20,8 @@ from draftline.kernels.reference.functional_step import HeadShape, RowGroup, Ste
 from draftline.kernels.reference.ops import norm_factors
 from draftline.models.config import ModelConfig
 from draftline.models.heads.config import HeadConfig
-from draftline.models.heads.layers import HeadLayer, HeadWeights
+from draftline.models.heads.layers import HeadWeights
+from draftline.models.layers import DecoderLayer
 from draftline.models.scripted import FlatCaches, Scales, ScriptedAttention, ScriptedMlp, run_script, script
 
 _Program = Callable[
@@ -72,11 +73,11 @@ class _ScriptedNorm(torch.nn.Module):
 class _ScriptedLayer(torch.nn.Module):
     """A layer behind its first norm."""
 
-    def __init__(self, layer: HeadLayer, config: ModelConfig, window: int) -> None:
+    def __init__(self, layer: DecoderLayer, config: ModelConfig, window: int) -> None:
         super().__init__()
-        self.qkv = layer.qkv
-        self.attention = ScriptedAttention(layer.spec, config, window)
-        self.output = layer.output
+        self.qkv = layer.attention.qkv
+        self.attention = ScriptedAttention(layer.attention.spec, config, window)
+        self.output = layer.attention.output
         self.mlp = ScriptedMlp(layer.mlp, layer.mlp_norm, config.norm_eps)
 
     def forward(
@@ -106,10 +107,10 @@ class _ScriptedHead(torch.nn.Module):
         self.num_heads, self.num_kv_heads, self.head_dim = layer.num_heads, layer.num_kv_heads, layer.head_dim
         self.attention_dtype = attention_dtype
         self.vectors = weights.vectors
-        self.rope = weights.layers[0].spec.rope
+        self.rope = weights.layers[0].attention.spec.rope
         self.hidden_norm = _ScriptedNorm(weights.hidden_norm, eps)
         self.norm_before_residual, self.norm_output = config.norm_before_residual, config.norm_output
-        self.norms = torch.nn.ModuleList(_ScriptedNorm(own.norm, eps) for own in weights.layers)
+        self.norms = torch.nn.ModuleList(_ScriptedNorm(own.attention_norm, eps) for own in weights.layers)
         self.layers = torch.nn.ModuleList(
             _ScriptedLayer(own, layer, windows.index(window or 0))
             for own, window in zip(weights.layers, layer.sliding_windows, strict=True)
