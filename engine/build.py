@@ -20,7 +20,7 @@ from draftline.engine.parallel.sizes import Sizes, agree_on_blocks
 from draftline.engine.parallel.target import Target
 from draftline.engine.params import CONSTRAINT_KINDS
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.request.language import Language
+from draftline.engine.request.language import configured_compiler
 from draftline.engine.runner.capture import Captures
 from draftline.engine.runner.device import cache_explained, device_name, device_uuids, rank_devices, select_device
 from draftline.engine.runner.eager import EagerExecutor
@@ -40,6 +40,7 @@ from draftline.kernels.batch import Batch
 from draftline.kernels.compile_workers import KernelCompileWorkers
 from draftline.kernels.ops import Ops
 from draftline.models.errors import ModelLoadError
+from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.models.work import ModelWork
 from draftline.spec.drafter import Drafter
 from draftline.structured.compiler import ConstraintCompiler
@@ -141,10 +142,11 @@ def _build(
     if ahead is not None:
         mark = _rehearse(loaded, ahead, largest, facts)
     # This is done while other processes compile.
-    language = Language.of(config, loaded.tokenizer(), target.shape)
-    undo.callback(language.compiler.close)
-    language.compiler.start()
-    prepare(language.compiler)
+    tokenizer = loaded.tokenizer()
+    compiler = configured_compiler(config, tokenizer, target.shape)
+    undo.callback(compiler.close)
+    compiler.start()
+    prepare(compiler)
     if ahead is not None:
         later = _load_kernels(loaded, ahead, mark)
 
@@ -183,7 +185,7 @@ def _build(
         parts.table,
         ConstraintMasks(parts.constraints, parts.table),
         target.ops,
-        language.eos_ids,
+        tokenizer.all_eos_ids(target.shape),
         parts.drafter,
         loaded.ranks,
         captures,
@@ -198,7 +200,7 @@ def _build(
         blocks=sizes.blocks,
     )
     info = _engine_info(
-        target, devices, language, parts.drafter, sizes, memory, fingerprint, loaded.drafting.step_costs
+        target, devices, tokenizer, parts.drafter, sizes, memory, fingerprint, loaded.drafting.step_costs
     )
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
@@ -213,12 +215,12 @@ def _build(
     return Core(
         scheduler,
         runner,
-        language.tokenizer,
+        tokenizer,
         info,
         policy,
         budget=StepBudget(target.step_tokens, config.inter_token_target),
         steps_ahead=steps_ahead,
-        compiler=language.compiler,
+        compiler=compiler,
         work=ModelWork.of(target.model, target.cache_dtype),
         step_log=StepLog() if config.log_steps else None,
         kernels_compiling=(lambda: 0) if ahead is None else later.left,
@@ -279,7 +281,7 @@ def _capture(loaded: LoadedParts, parts: ExecutorParts) -> tuple[dict[StepShape,
 def _engine_info(
     target: Target,
     devices: tuple[torch.device, ...],
-    language: Language,
+    tokenizer: Tokenizer,
     drafter: Drafter,
     sizes: Sizes,
     memory: MemoryUse,
@@ -287,11 +289,11 @@ def _engine_info(
     step_costs: tuple[tuple[int, int, float], ...],
 ) -> EngineInfo:
     """The description of an engine, for its callers."""
-    config, tokenizer = target.config, language.tokenizer
+    config = target.config
     return EngineInfo(
         model=config.model,
         config=target.shape,
-        eos_token_ids=language.eos_ids,
+        eos_token_ids=tokenizer.all_eos_ids(target.shape),
         quantization=target.model.quantization,
         dtype=fingerprint.dtype,
         device=str(target.device),

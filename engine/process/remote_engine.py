@@ -19,7 +19,7 @@ from draftline.engine.process.engine_process import EngineProcess
 from draftline.engine.process.messages import CommandName
 from draftline.engine.process.placement import Load, Placement
 from draftline.engine.protocol import EngineClient, GenerateRequest, Sink, Submitted
-from draftline.engine.request.language import Language, configured_tokenizer
+from draftline.engine.request.language import configured_compiler, configured_tokenizer
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.stats import EngineStats, total
 from draftline.models.errors import ModelLoadError
@@ -58,11 +58,11 @@ class RemoteEngine(EngineClient):
                 replica.load_model()
             shape, *_ = [replica.opened() for replica in self.replicas]
             # The processes load the model, while this one prepares what requests need here.
-            language = Language.of(config, configured_tokenizer(config, shape), shape)
-            undo.callback(language.compiler.close)
-            language.compiler.prepare()
-            self.tokenizer = language.tokenizer
-            self.compiler: ConstraintCompiler | None = language.compiler
+            self.tokenizer = configured_tokenizer(config, shape)
+            compiler = configured_compiler(config, self.tokenizer, shape)
+            undo.callback(compiler.close)
+            compiler.prepare()
+            self.compiler: ConstraintCompiler | None = compiler
             for replica in self.replicas:
                 replica.start()
             self._check_alike()

@@ -1,8 +1,7 @@
-"""``Language``: what an engine knows of texts. The server of an engine in another process knows the same."""
+"""What an engine needs for texts: its tokenizer and its compiler. The server of a remote engine has both, too."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from draftline.engine.config import EngineConfig
@@ -19,25 +18,7 @@ def configured_tokenizer(config: EngineConfig, shape: ModelConfig) -> Tokenizer:
     return load_tokenizer(config.tokenizer or config.model, shape, template)
 
 
-@dataclass(frozen=True, slots=True)
-class Language:
-    """The parts of an engine that know texts.
-
-    Attributes:
-        tokenizer: the model's.
-        eos_ids: the model's end-of-sequence ids.
-        compiler: compiles constraints for the tokenizer's tokens.
-    """
-
-    tokenizer: Tokenizer
-    eos_ids: tuple[int, ...]
-    compiler: ConstraintCompiler
-
-    @staticmethod
-    def of(config: EngineConfig, tokenizer: Tokenizer, shape: ModelConfig) -> Language:
-        """Those of a model with this tokenizer. The compiler has started nothing yet."""
-        eos_ids = tokenizer.all_eos_ids(shape)
-        vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
-        return Language(
-            tokenizer, eos_ids, ConstraintCompiler(vocabulary, cache_folder=cache_folder(config.constraint_cache))
-        )
+def configured_compiler(config: EngineConfig, tokenizer: Tokenizer, shape: ModelConfig) -> ConstraintCompiler:
+    """The compiler of constraints for a model's tokens. It has started nothing yet."""
+    vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(tokenizer.all_eos_ids(shape)))
+    return ConstraintCompiler(vocabulary, cache_folder=cache_folder(config.constraint_cache))
