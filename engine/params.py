@@ -195,6 +195,11 @@ CONSTRAINT_KINDS = ("json_schema", "regex", "choice", "json_object", "grammar", 
 """The options of a `Constraint` of which it has at most one."""
 
 
+Whitespace = Literal["compact", "spaced", "free"]
+Integers = Literal["plain", "standard"]
+MemberOrder = Literal["schema", "any"]
+
+
 class Constraint(_Params, Generic[T]):
     """A constraint on the whole output. Set one of the options before ``whitespace``; with reasoning, none is needed.
 
@@ -210,16 +215,14 @@ class Constraint(_Params, Generic[T]):
     structural_tag: _Json | None = Field(
         default=None, description="free text with constrained tags, in XGrammar's JSON"
     )
-    whitespace: Literal["compact", "spaced", "free"] = Field(
-        default="free", description="white space between the tokens of JSON"
-    )
+    whitespace: Whitespace = Field(default="free", description="white space between the tokens of JSON")
     best_effort: bool = Field(default=False, description="accept keywords that cannot be enforced, and report them")
     close_within_budget: bool = Field(default=False, description="finish the document within max_tokens")
-    integers: Literal["plain", "standard"] = Field(
+    integers: Integers = Field(
         default="plain",
         description="texts of a schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it",
     )
-    member_order: Literal["schema", "any"] = Field(
+    member_order: MemberOrder = Field(
         default="schema", description="order of an object's members: the schema's wherever possible, or any"
     )
     close_objects: bool = Field(

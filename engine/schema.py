@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.params import Constraint
+from draftline.engine.params import Constraint, Integers, MemberOrder, Whitespace
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema.bundling import bundled
 from draftline.structured.types.derive import typed_schema
 from draftline.structured.types.typed_schema import TypedSchema
 
 T = TypeVar("T")
-Whitespace = Literal["compact", "spaced", "free"]
-Integers = Literal["plain", "standard"]
-MemberOrder = Literal["schema", "any"]
 
 
 @overload
