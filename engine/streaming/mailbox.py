@@ -153,26 +153,25 @@ class Mailbox:
     async def take(self) -> list[tuple[str, Update]]:
         """All unread updates, at least one. Waits until there are some. Empty once the mailbox is closed and empty."""
         taken: list[tuple[str, Update]] = []
-        while not taken:
-            if not self._unread:
-                if self._closed:
-                    break
-                self._changed.clear()
-                await self._changed.wait()
+        while not taken and await self._has_unread():
             while self._unread:
                 taken += self._take_first()
         return taken
 
     async def __aiter__(self) -> AsyncIterator[tuple[str, Update]]:
         """Yield (request id, update) pairs until the mailbox is closed and empty."""
-        while True:
-            while self._unread:
-                for pair in self._take_first():
-                    yield pair
+        while await self._has_unread():
+            for pair in self._take_first():
+                yield pair
+
+    async def _has_unread(self) -> bool:
+        """Wait until there are unread updates. False once the mailbox is closed and empty."""
+        while not self._unread:
             if self._closed:
-                return
+                return False
             self._changed.clear()
             await self._changed.wait()
+        return True
 
     def _take_first(self) -> Iterable[tuple[str, Update]]:
         """Remove the first unread update, and read it."""
