@@ -9,7 +9,7 @@ import torch
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.cache import CachedDrafting
-from draftline.engine.drafting.cost_cache import CostCache
+from draftline.engine.drafting.cost_cache import cached_costs
 from draftline.engine.drafting.costs import (
     Costs,
     caught_up_tokens,
@@ -205,10 +205,8 @@ class DrafterBuilder:
                     **measure_catch_up(runner, table, known, caught_up, rounds),
                 }
 
-        costs = CostCache(self._config, facts, user_cache_folder("step-costs")).get_or_measure(
-            [*product(rows, draft_lens), *[(0, tokens) for tokens in caught_up]],
-            measure,
-        )
+        shapes = [*product(rows, draft_lens), *[(0, tokens) for tokens in caught_up]]
+        costs = cached_costs(self._config, facts, user_cache_folder("step-costs"), shapes, measure)
         # Costs of no rows are those of catching up; see `Costs`.
         steps = {shape: seconds for shape, seconds in costs.items() if shape[0]}
         self.step_costs = tuple([(*shape, seconds) for shape, seconds in sorted(steps.items())])

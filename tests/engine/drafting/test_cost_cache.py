@@ -14,7 +14,7 @@ from byte_tokenizer import write_byte_model
 from draftline import LLM, SamplingParams
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting import build
-from draftline.engine.drafting.cost_cache import CostCache
+from draftline.engine.drafting.cost_cache import cached_costs
 from draftline.engine.drafting.costs import Costs, measure_costs
 
 SHAPES = [(1, 0), (1, 2), (8, 0), (8, 2)]
@@ -35,7 +35,7 @@ class Measure:
 def measures(folder: Path | None, config: EngineConfig | None = None, facts: tuple[str, ...] = FACTS) -> int:
     """How often an engine that starts now measures."""
     measure = Measure()
-    assert CostCache(config or EngineConfig(), facts, folder).get_or_measure(SHAPES, measure) == COSTS
+    assert cached_costs(config or EngineConfig(), facts, folder, SHAPES, measure) == COSTS
     return measure.calls
 
 
