@@ -110,6 +110,7 @@ class DrafterBuilder:
         self.block_bytes = 0 if self._draft is None else self._draft.block_bytes(config.block_size)
         self.read_layers = () if self._draft is None else self._draft.read_layers
         self.facts = () if self._draft is None else self._draft.facts
+        self._needs = None if self._draft is None else self._draft.needs(config.draft_tokens)
         self.step_costs: tuple[tuple[int, int, float], ...] = ()
 
     def build(self, blocks: int, constraints: ConstraintTable) -> Drafter:
@@ -151,27 +152,26 @@ class DrafterBuilder:
         policy: DraftPolicy = ForcedTextDrafting(
             self._lengths(runner, table, shapes, facts, blocks), self.max_draft_tokens, shapes.max_drafting_rows
         )
-        if self._draft is None:
+        if self._needs is None:
             return policy
         return CachedDrafting(
             policy,
             generation,
             block_size=self._config.block_size,
             step_tokens=step_tokens,
-            needs=self._draft.needs(self._config.draft_tokens),
+            needs=self._needs,
         )
 
     def _lengths(
         self, runner: Runner, table: SlotTable, shapes: StepShapes, facts: tuple[str, ...], blocks: int
     ) -> DraftPolicy:
         """The policy that chooses how many tokens to draft, apart from those that a constraint forces."""
-        config = self._config
+        config, needs = self._config, self._needs
         if self._name == ForcedDrafter.name:
             return DraftPolicy()
         if config.draft_length == "fixed":
             return FixedDrafting(self.max_draft_tokens, shapes.max_drafting_rows)
-        if self._draft is not None:
-            needs = self._draft.needs(self.max_draft_tokens)
+        if needs is not None:
             longest = min(table.tokens.shape[1] - self.max_draft_tokens, needs.max_positions)
             if longest < needs.round_begins_with + self.max_draft_tokens:  # no sequence ever drafts as much
                 return DraftPolicy()
@@ -190,11 +190,9 @@ class DrafterBuilder:
         blocks: int,
     ) -> DraftBudgets:
         """Measure how long steps and catching up take, or read it from the cache, and make what chooses by that."""
-        positions: int | None = None
-        if self._draft is not None:
-            positions = self._draft.needs(self.max_draft_tokens).max_positions
-        known = measured_context(table, self.max_draft_tokens, positions)
-        caught_up = () if self._draft is None else caught_up_tokens(known)
+        needs = self._needs
+        known = measured_context(table, self.max_draft_tokens, None if needs is None else needs.max_positions)
+        caught_up = () if needs is None else caught_up_tokens(known)
         rounds = _GRAPH_COST_ROUNDS if self._by_graphs else _COST_ROUNDS
 
         def measure() -> Costs:
