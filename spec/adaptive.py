@@ -154,7 +154,7 @@ class DraftBudgets:
             prompt_tokens: tokens of prompts that it computed, too.
             caught_up: tokens that the drafter read before.
         """
-        if longest > self._costs.draft_lens[-1]:
+        if longest > self._most:
             return
         measured = self._costs.of_drafts(rows, drafts, longest) + self._catch_up.seconds(caught_up)
         prompts = prompt_tokens * self._costs.a_token
@@ -180,7 +180,7 @@ class DraftBudgets:
         if self._unknown > 0:
             self._standing, self.stands_for = None, STEPS_PER_CHOICE
             return self._of_few(rows, self._cheapest(rows, math.inf))
-        offers, rates, budgets = self._best(self._arrays(rows))
+        offers, rates, budgets = self._best(DraftingRows.of(rows, self._expected()))
         best = int(rates.argmax())
         standing = 0 if self._standing is None else int(np.searchsorted(self._lens, self._standing.longest[0]))
         needed = _HYSTERESIS if best else _SURELY_LOST
@@ -213,7 +213,6 @@ class DraftBudgets:
         """The drafts of a row that came after the last choice."""
         if self._joined is None:
             return 0
-        self._expect()
         return self._joined.budget(row, self._expected())
 
     def _probe(self, rows: Sequence[DraftingRow], steps: int) -> list[int]:
@@ -268,13 +267,10 @@ class DraftBudgets:
             rates.expect()
 
     def _expected(self) -> list[Expected]:
-        """What is expected of the rows of each kind, which begin with the prior that has predicted better."""
+        """What is expected from now on of each kind's rows, which begin with the prior that has predicted better."""
+        self._expect()
         prior = min(_ROW_PRIORS, key=self._surprise.__getitem__)
         return [Expected(rates.expected, prior * rates.overall) for rates in self._rates]
-
-    def _arrays(self, rows: Sequence[DraftingRow]) -> DraftingRows:
-        self._expect()
-        return DraftingRows.of(rows, self._expected())
 
     def _best(self, rows: DraftingRows) -> tuple[Offers, Floats, Ints]:
         """The best offer of each of the L draft lengths: tokens/s ([L]; 0 if no row drafts), and budgets ([L, R])."""
