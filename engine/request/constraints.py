@@ -25,10 +25,6 @@ from draftline.structured.errors import (
 _COMPILE_RETRY_S = 1.0
 """Delay in seconds after which a client should send a constraint again that there was no room for."""
 
-CONSTRAINT_ERRORS = (InvalidConstraintError, UnsupportedConstraintError)
-"""The errors with which the compiler rejects a constraint."""
-
-
 _JSON_OPTIONS = ("whitespace", "best_effort", "integers", "member_order", "close_objects")
 """The options of a constraint about JSON. They are wrong where the texts have none."""
 
@@ -63,21 +59,13 @@ def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
     )
 
 
-def constraint_error(asked: ConstraintSpec, error: Exception) -> InvalidRequestError:
-    """Return the client's error for a constraint that the compiler rejected with ``error``, one of `CONSTRAINT_ERRORS`.
-
-    It lists every violation by field and JSON pointer.
-    """
-    return InvalidRequestError(*_violations(asked, error))
-
-
 @contextmanager
 def constraint_errors(asked: ConstraintSpec) -> Iterator[None]:
-    """Raise the compiler's errors as those of the client's request."""
+    """Raise the compiler's errors as those of the client's request, with every violation's field and JSON pointer."""
     try:
         yield
-    except CONSTRAINT_ERRORS as error:
-        raise constraint_error(asked, error) from error
+    except (InvalidConstraintError, UnsupportedConstraintError) as error:
+        raise InvalidRequestError(*_violations(asked, error)) from error
     except JobQueueFullError as error:
         raise QueueFullError(str(error), _COMPILE_RETRY_S) from error
     except ClosedError as error:

@@ -13,11 +13,11 @@ from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import DEFAULT_MAX_TOKENS, Constraint, Reasoning, SamplingParams
 from draftline.engine.protocol import GenerateRequest, Prompt
-from draftline.engine.request.constraints import constraint_error, structured_constraint
+from draftline.engine.request.constraints import constraint_errors, structured_constraint
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.validation import violations
 from draftline.structured.constraint import language
-from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.errors import InvalidConstraintError
 
 LONE_SURROGATE = "a\ud800"
 
@@ -120,16 +120,18 @@ def test_fields_that_contradict_one_another_are_both_named() -> None:
 )
 def test_an_error_in_a_schema_has_its_pointer_in_the_field(schema: str, field: str, problem: str) -> None:
     asked = structured_constraint(Constraint(json_schema=schema))
-    with pytest.raises((InvalidConstraintError, UnsupportedConstraintError)) as caught:
+    with pytest.raises(InvalidRequestError) as caught, constraint_errors(asked):
         language(asked)
-    (violation,) = constraint_error(asked, caught.value).violations
+    (violation,) = caught.value.violations
     assert violation.field == field
     assert problem in violation.description
 
 
 def test_an_error_in_a_grammar_may_look_like_a_pointer() -> None:
     asked = structured_constraint(Constraint(regex="/a"))
-    (violation,) = constraint_error(asked, InvalidConstraintError("/a: no")).violations
+    with pytest.raises(InvalidRequestError) as caught, constraint_errors(asked):
+        raise InvalidConstraintError("/a: no")
+    (violation,) = caught.value.violations
     assert (violation.field, violation.description) == ("constraint.regex", "/a: no")
 
 
