@@ -10,11 +10,14 @@ from draftline.models.errors import ModelLoadError
 
 Shape = tuple[int, ...]
 
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+"""The names of the token embedding and the output projection."""
+
 
 def decoder_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Every weight of a Llama-like decoder by its HF name, in the order of the forward pass."""
     hidden, head_dim = config.hidden_size, config.head_dim
-    shapes: dict[str, Shape] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
+    shapes: dict[str, Shape] = {EMBEDDING: (config.vocab_size, hidden)}
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}."
         shapes[f"{prefix}input_layernorm.weight"] = (hidden,)
@@ -28,7 +31,7 @@ def decoder_shapes(config: ModelConfig) -> dict[str, Shape]:
         shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
     shapes["model.norm.weight"] = (hidden,)
     if not config.tied_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+        shapes[HEAD] = (config.vocab_size, hidden)
     return shapes
 
 

@@ -11,10 +11,9 @@ from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.parallel.linear import Embedding
 from draftline.models.parallel.shard import WHOLE, Shard
+from draftline.models.weight_shapes import EMBEDDING, HEAD
 from draftline.quant.linear import Linear
 from draftline.quant.tensor import RawTensor
-
-_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Weights:
@@ -85,27 +84,23 @@ class Weights:
         """The token embedding and the output projection, which may be one tensor."""
         first, end = self.shard.vocabulary(config.vocab_size)
         shape = (end - first, config.hidden_size)
-        embedding = self._raw(_EMBEDDING, *shape)
+        embedding = self._raw(EMBEDDING, *shape)
         if config.tied_embeddings:
             self._check_tied(embedding)
             embedding = quant.unpacked(embedding.on(self.device))  # once for both
-        head = self._head(embedding if config.tied_embeddings else self._raw(_HEAD, *shape), scaled=self._scaled)
+        head = self._head(embedding if config.tied_embeddings else self._raw(HEAD, *shape), scaled=self._scaled)
         return self.shard.embedding(self._table(embedding)), self.shard.joined(head)
 
     def _check_tied(self, embedding: RawTensor) -> None:
         """Files may have the output projection too, though it is the embedding, but not another one."""
-        if _HEAD not in self._checkpoint:
+        if HEAD not in self._checkpoint:
             return
-        head = self._checkpoint.tensor(_HEAD)
+        head = self._checkpoint.tensor(HEAD)
         if head.format != embedding.format or not torch.equal(head.data, embedding.data):
             raise ModelLoadError(
-                f"{_HEAD}: differs from {_EMBEDDING}, though tie_word_embeddings says that they are one; say false, or "
+                f"{HEAD}: differs from {EMBEDDING}, though tie_word_embeddings says that they are one; say false, or "
                 "remove the tensor"
             )
-
-    def embedding(self, vocab: int, hidden: int) -> Tensor:
-        """The token embedding."""
-        return self.table(_EMBEDDING, vocab, hidden)
 
     def table(self, name: str, rows: int, columns: int) -> Tensor:
         """A table of vectors."""
@@ -113,7 +108,7 @@ class Weights:
 
     def dense_head(self, vocab: int, hidden: int) -> Linear:
         """The output projection, unpacked where it is quantized."""
-        return self._head(self._raw(_HEAD, vocab, hidden), scaled=False)
+        return self._head(self._raw(HEAD, vocab, hidden), scaled=False)
 
     def _head(self, raw: RawTensor, *, scaled: bool) -> Linear:
         head = quant.make_head(raw, dtype=self.dtype, device=self.device, scaled=scaled)

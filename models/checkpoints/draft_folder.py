@@ -32,12 +32,13 @@ from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import weight_shapes
 from draftline.models.hf_config import HfConfig
+from draftline.models.weight_shapes import EMBEDDING, HEAD
 from draftline.quant.tensor import RawTensor
 
 DRAFT_OF = "draft_of"
 """The field of ``config.json``."""
 
-EMBEDDINGS = ("model.embed_tokens.weight", "lm_head.weight")
+EMBEDDINGS = (EMBEDDING, HEAD)
 """The weights that a draft may share with its target."""
 
 

@@ -27,9 +27,9 @@ from draftline.models.errors import ModelLoadError
 from draftline.models.families.stored import StoredWeight
 from draftline.models.heads.config import HeadConfig, head_config, head_shapes, is_head_config
 from draftline.models.loader import converted
+from draftline.models.weight_shapes import EMBEDDING, HEAD
 from draftline.quant.tensor import RawTensor
 
-_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _OWN_LAYER = re.compile(r"^(?:model\.)?(?:midlayer|layers\.(\d+))\.")
 _OWN_TABLE = re.compile(r"^(?:model\.)?(embed_tokens|norm)\.")
 _UNREAD = re.compile(r"verifier_.*|.*_scale(_inv)?|.*\.inv_freq")
@@ -92,8 +92,8 @@ def open_head(
         source.path, config.layer, shapes | maps, _stored, lambda name: bool(_UNREAD.fullmatch(name))
     )
     # Heads of Qwen models often have their target's flag, and an output projection of their own all the same.
-    if config.layer.tied_embeddings and _HEAD not in own:
-        raise ModelLoadError(f"{path}: tie_word_embeddings: true is not supported for heads without {_HEAD}")
+    if config.layer.tied_embeddings and HEAD not in own:
+        raise ModelLoadError(f"{path}: tie_word_embeddings: true is not supported for heads without {HEAD}")
     target_ids = _target_ids(own, config, source.path)
     complete = _Completed(with_scales(own, scheme, str(path)), target, target_ids, source.path)
     return HeadCheckpoint(config, converted(complete, quantization), target_ids)
@@ -136,11 +136,11 @@ class _Completed(Checkpoint):
 
     @override
     def __contains__(self, name: str) -> bool:
-        return name in self._own or name in (_EMBEDDING, _HEAD)
+        return name in self._own or name in (EMBEDDING, HEAD)
 
     @override
     def tensor(self, name: str) -> RawTensor:
-        if name in self._own or name not in (_EMBEDDING, _HEAD):
+        if name in self._own or name not in (EMBEDDING, HEAD):
             return self._own.tensor(name)
         has, wanted = self._target.config.hidden_size, self.config.hidden_size
         if has != wanted:
@@ -148,9 +148,9 @@ class _Completed(Checkpoint):
                 f"{self._folder}: {name}: not in this checkpoint, and the target's has {has} columns: "
                 f"a head with a hidden_size of {wanted} needs its own"
             )
-        if name == _EMBEDDING:
+        if name == EMBEDDING:
             return self._target.tensor(name)
-        raw = self._target.tensor(_EMBEDDING if self._target.config.tied_embeddings else name)
+        raw = self._target.tensor(EMBEDDING if self._target.config.tied_embeddings else name)
         if len(self._target_ids) == raw.shape[0]:
             return raw
         if raw.scales is not None:

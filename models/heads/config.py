@@ -18,7 +18,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.llama import llama_config
 from draftline.models.families.qwen3 import qwen3_config
 from draftline.models.hf_config import HfConfig
-from draftline.models.weight_shapes import Shape, decoder_shapes
+from draftline.models.weight_shapes import HEAD, Shape, decoder_shapes
 
 _LAYERS: dict[str, Callable[[HfConfig], ModelConfig]] = {"llama": llama_config, "qwen3": qwen3_config}
 """Readers of the decoder layer's fields, by ``model_type``."""
@@ -131,7 +131,7 @@ def head_shapes(config: HeadConfig) -> dict[str, Shape]:
     shapes |= {
         f"{prefix}hidden_norm.weight": (hidden,),
         "fc.weight": (hidden, joined),
-        "lm_head.weight": (config.draft_vocab_size, hidden),
+        HEAD: (config.draft_vocab_size, hidden),
     }
     if config.parallel_drafts > 1:
         shapes["mask_embedding"] = (config.parallel_drafts - 1, hidden)

@@ -27,6 +27,7 @@ from draftline.models.heads.layers import EagerPass, HeadWeights
 from draftline.models.heads.scripted import ScriptedPass
 from draftline.models.layers import DecoderLayer, build_layers, decoder_layer
 from draftline.models.rope import rope_table
+from draftline.models.weight_shapes import EMBEDDING
 from draftline.models.weights import Weights
 from draftline.quant import UnsupportedFormatError
 from draftline.quant.linear import Linear
@@ -118,7 +119,7 @@ class Eagle3Head:
 def _vectors(weights: Weights, config: HeadConfig) -> Tensor:
     """What an entry can read as its token: the embeddings, and behind them the vectors of a parallel head's drafts."""
     hidden = config.layer.hidden_size
-    embedding = weights.embedding(config.layer.vocab_size, hidden)
+    embedding = weights.table(EMBEDDING, config.layer.vocab_size, hidden)
     if config.parallel_drafts == 1:
         return embedding
     return torch.cat((embedding, weights.table("mask_embedding", config.parallel_drafts - 1, hidden)))

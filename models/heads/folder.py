@@ -13,9 +13,9 @@ from torch import Tensor
 from draftline.models.checkpoints.hf_fields import hf_fields
 from draftline.models.checkpoints.write_file import write_file
 from draftline.models.heads.config import PARALLEL_DRAFTS, HeadConfig, head_shapes
+from draftline.models.weight_shapes import EMBEDDING, HEAD
 from draftline.quant.fp8 import fp8_rows
 
-_EMBEDDING, _HEAD, _SCALE = "model.embed_tokens.weight", "lm_head.weight", "lm_head.weight_scale"
 _FP8_PROJECTION = {
     "quant_method": "compressed-tensors",
     "format": "float-quantized",
@@ -49,8 +49,8 @@ def write_head_folder(
         target_ids: [draft_vocab_size], the target's token of each token that it can draft, ascending.
         fp8_projection: save the output projection in FP8, with a scale a row.
     """
-    own = head_shapes(config).keys() - {_EMBEDDING}
-    if own != weights.keys() | (own & {_HEAD}):
+    own = head_shapes(config).keys() - {EMBEDDING}
+    if own != weights.keys() | (own & {HEAD}):
         raise ValueError(f"the configuration and the weights differ in {sorted(own ^ weights.keys())}")
     fields = hf_fields(config.layer) | {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -71,7 +71,7 @@ def write_head_folder(
     }
     if fp8_projection:
         fields["quantization_config"] = _FP8_PROJECTION
-        named[_HEAD], named[_SCALE] = fp8_rows(weights[_HEAD].to("cpu", torch.float32))
+        named[HEAD], named[f"{HEAD}_scale"] = fp8_rows(weights[HEAD].to("cpu", torch.float32))
     ids = target_ids.cpu()
     named["d2t"] = ids - torch.arange(len(ids))
     named["t2d"] = torch.zeros(config.layer.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)

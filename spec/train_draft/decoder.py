@@ -17,6 +17,7 @@ from draftline import quant
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.rope import rope_table
+from draftline.models.weight_shapes import EMBEDDING, HEAD
 from draftline.spec.train_draft.packing import Packed, attention
 
 
@@ -80,9 +81,9 @@ class FrozenTarget(nn.Module):
         def read(name: str) -> Tensor:
             return quant.dequantize(checkpoint.tensor(name).on(device)).to(dtype)
 
-        embedding = read("model.embed_tokens.weight")
+        embedding = read(EMBEDDING)
         self.register_buffer("embedding", embedding)
-        self.register_buffer("head", embedding if self.config.tied_embeddings else read("lm_head.weight"))
+        self.register_buffer("head", embedding if self.config.tied_embeddings else read(HEAD))
         rope = rope_table(self.config, device)
         with torch.device("meta"):
             layers = DecoderLayers(self.config, rope)

@@ -26,6 +26,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.heads.checkpoint import HeadCheckpoint
 from draftline.models.heads.config import HeadConfig
 from draftline.models.rope import rope_table
+from draftline.models.weight_shapes import HEAD
 from draftline.spec.train_draft.acceptance import Acceptance, served
 from draftline.spec.train_draft.decoder import FrozenTarget, GatedMlp, Norm, rotated
 from draftline.spec.train_draft.draft_loss import draft_losses
@@ -113,7 +114,7 @@ class TrainedHead(nn.Module):
         """Its trained weights by the names of `head_shapes`. Writing to them changes the head."""
         renamed = {
             "fc.weight": "fc.weight",
-            "lm_head.weight": "lm_head.weight",
+            HEAD: HEAD,
             "mask_embedding": "mask_embedding",
             "hidden_norm.weight": "model.layers.0.hidden_norm.weight",
         }
@@ -164,7 +165,7 @@ def start_from(head: TrainedHead, trained: TrainedHead) -> None:
     shared = head.target_ids[places] == trained.target_ids
     starts = trained.weights()
     for name, weight in head.weights().items():
-        if name == "lm_head.weight":
+        if name == HEAD:
             weight[places[shared]] = starts[name][shared]
         else:
             weight.copy_(starts[name])
