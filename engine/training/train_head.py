@@ -24,7 +24,7 @@ from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.checkpoints.write_file import write_file
 from draftline.models.families import is_llama_like
 from draftline.models.heads.checkpoint import HeadCheckpoint, open_head
-from draftline.models.heads.config import HeadConfig
+from draftline.models.heads.config import FLAGS, HeadConfig
 from draftline.models.heads.folder import write_head_folder
 from draftline.models.loader import open_checkpoint
 from draftline.spec.ngram import MAX_NGRAM
@@ -46,7 +46,7 @@ from draftline.spec.train_draft.samples import Samples, Split
 from draftline.spec.train_draft.sharpness import best_sharpness, sharpened
 
 STATE = "training-state.pt"
-_SAME = ("target_layers", "parallel_drafts", "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_SAME = ("target_layers", "parallel_drafts", *FLAGS)
 _SAME_IN_LAYERS = (
     *("num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim"),
     *("qkv_bias", "output_bias", "mlp_bias", "qk_norm"),

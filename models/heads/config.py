@@ -23,7 +23,11 @@ from draftline.models.weight_shapes import HEAD, Shape, decoder_shapes
 _LAYERS: dict[str, Callable[[HfConfig], ModelConfig]] = {"llama": llama_config, "qwen3": qwen3_config}
 """Readers of the decoder layer's fields, by ``model_type``."""
 
-_LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+"""The field of ``target_layers``."""
+
+FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+"""The fields that are true or false, and false where they are missing."""
 
 PARALLEL_DRAFTS = "parallel_drafts"
 """The field of a parallel head's ``config.json``, which only this project's heads have."""
@@ -103,19 +107,16 @@ def head_config(values: Mapping[str, object], where: str, target: ModelConfig) -
         target_hidden_size=size,
         target_layers=_target_layers(hf, inner, target.num_layers),
         parallel_drafts=parallel,
-        **{
-            name: hf.flag(name, inner.flag(name, False))
-            for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-        },
+        **{name: hf.flag(name, inner.flag(name, False)) for name in FLAGS},
     )
 
 
 def _target_layers(hf: HfConfig, inner: HfConfig, num_layers: int) -> tuple[int, ...]:
     """The layers whose input is read. In ``eagle_config``, the ids are those of layers whose output is read."""
-    ids = hf.integers(_LAYER_IDS) or tuple(layer + 1 for layer in inner.integers(_LAYER_IDS))
+    ids = hf.integers(LAYER_IDS) or tuple(layer + 1 for layer in inner.integers(LAYER_IDS))
     layers = ids or (2, num_layers // 2, num_layers - 3)
     if not all(a < b for a, b in pairwise(layers)) or layers[0] < 0 or layers[-1] > num_layers:
-        raise hf.error(_LAYER_IDS, f"{list(layers)} do not ascend between 0 and the target's {num_layers} layers")
+        raise hf.error(LAYER_IDS, f"{list(layers)} do not ascend between 0 and the target's {num_layers} layers")
     return layers
 
 

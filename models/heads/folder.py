@@ -12,7 +12,7 @@ from torch import Tensor
 
 from draftline.models.checkpoints.hf_fields import hf_fields
 from draftline.models.checkpoints.write_file import write_file
-from draftline.models.heads.config import PARALLEL_DRAFTS, HeadConfig, head_shapes
+from draftline.models.heads.config import FLAGS, LAYER_IDS, PARALLEL_DRAFTS, HeadConfig, head_shapes
 from draftline.models.weight_shapes import EMBEDDING, HEAD
 from draftline.quant.fp8 import fp8_rows
 
@@ -27,8 +27,6 @@ _FP8_PROJECTION = {
     },
 }
 """``quantization_config`` of a head with an FP8 output projection, which has a scale a row."""
-
-_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 
 def write_head_folder(
@@ -58,8 +56,8 @@ def write_head_folder(
         "tie_word_embeddings": False,
         "draft_vocab_size": config.draft_vocab_size,
         "target_hidden_size": config.target_hidden_size,
-        "eagle_aux_hidden_state_layer_ids": list(config.target_layers),
-        **{name: getattr(config, name) for name in _FLAGS},
+        LAYER_IDS: list(config.target_layers),
+        **{name: getattr(config, name) for name in FLAGS},
     }
     if config.parallel_drafts > 1:
         fields[PARALLEL_DRAFTS] = config.parallel_drafts
