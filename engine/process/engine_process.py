@@ -44,6 +44,7 @@ from draftline.engine.process.messages import (
     ToEngine,
     Updates,
 )
+from draftline.engine.process.placement import Load
 from draftline.engine.protocol import EngineInfo, Sink
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.stats import EngineStats
@@ -210,9 +211,9 @@ class EngineProcess:
         return self._closing or self.stopped.done()
 
     @property
-    def load(self) -> tuple[int, int]:
-        """The outputs that have not ended, and the prompt tokens that are still to be computed."""
-        return self._outputs, self._uncached
+    def load(self) -> Load:
+        """What it has in progress."""
+        return Load(self._outputs, self._uncached)
 
     @property
     def has_work(self) -> bool:

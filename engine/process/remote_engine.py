@@ -17,7 +17,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError
 from draftline.engine.process.engine_process import EngineProcess
 from draftline.engine.process.messages import CommandName
-from draftline.engine.process.placement import Load, Placement
+from draftline.engine.process.placement import Placement
 from draftline.engine.protocol import EngineClient, GenerateRequest, Sink, Submitted
 from draftline.engine.request.language import configured_compiler, configured_tokenizer
 from draftline.engine.request.request import RequestBuilder
@@ -90,7 +90,7 @@ class RemoteEngine(EngineClient):
         with self._lock:
             if any(replica.has(request_id) for replica in self.replicas):
                 raise DuplicateRequestError(f"a request with id {request_id!r} is running")
-            loads = [None if replica.has_ended else Load(*replica.load) for replica in self.replicas]
+            loads = [None if replica.has_ended else replica.load for replica in self.replicas]
             if not any(loads):
                 raise EngineStoppedError("the engine is stopping and takes no new requests")
             index, uncached = self._placement.place(engine_request.prompt_token_ids, loads)

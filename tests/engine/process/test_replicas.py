@@ -18,6 +18,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError
 from draftline.engine.outputs import Delta, Failed
 from draftline.engine.params import SamplingParams
+from draftline.engine.process.placement import Load
 from draftline.engine.process.remote_engine import RemoteEngine
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.telemetry.metrics import Metrics
@@ -61,7 +62,7 @@ def test_outputs_are_those_of_one_engine_and_both_work(config: EngineConfig, eng
     # An engine reports from time to time.
     wait_until(lambda: all(now > then for now, then in zip(steps(engine), before, strict=True)))
     wait_until(lambda: engine.stats().steps == sum(steps(engine)))
-    assert all(replica.load == (0, 0) for replica in engine.replicas)
+    assert all(replica.load == Load(0, 0) for replica in engine.replicas)
 
 
 def test_a_common_prefix_meets_in_one_engine(engine: RemoteEngine) -> None:
