@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from draftline.kernels.reference.ngram import continuation
-from draftline.spec.train_draft.decoder import Draft, FrozenTarget
+from draftline.spec.train_draft.decoder import Draft, FrozenTarget, autocast_to
 from draftline.spec.train_draft.packing import pack
 from draftline.spec.train_draft.samples import Sample
 
@@ -98,12 +98,11 @@ def _ngram_right(sample: Sample, draft_tokens: int, max_ngram: int) -> Callable[
 @torch.no_grad()
 def _agreement(draft: Draft, target: FrozenTarget, samples: Sequence[Sample]) -> Iterable[list[bool]]:
     """For each answer token, whether the draft model's greedy token equals it, given the target's text before it."""
-    device, dtype = target.head.device, target.head.dtype
     for first in range(0, len(samples), _BATCH):
         batch = samples[first : first + _BATCH]
-        packed = pack(batch, device)
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            hidden = draft.hidden(packed).to(dtype)
+        packed = pack(batch, target.head.device)
+        with autocast_to(target.head):
+            hidden = draft.hidden(packed).to(target.head.dtype)
         guesses = torch.cat([F.linear(part, target.head).argmax(-1) for part in hidden.split(2048)])
         agrees = (guesses == packed.answers).tolist()
         start = 0

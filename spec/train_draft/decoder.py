@@ -223,6 +223,11 @@ class _DecoderLayer(nn.Module):
         return y
 
 
+def autocast_to(weight: Tensor) -> torch.autocast:
+    """The context in which float32 layers run in the type, and on the device, of a frozen weight."""
+    return torch.autocast(weight.device.type, weight.dtype, enabled=weight.dtype != torch.float32)
+
+
 def rotated(x: Tensor, rope: Tensor) -> Tensor:
     """[T, heads, D] rotated by [T, 2, D / 2] cosines and sines, in the half-split layout."""
     cos, sin = rope[:, None, 0], rope[:, None, 1]

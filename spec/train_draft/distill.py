@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from draftline.spec.train_draft.decoder import Draft, FrozenTarget
+from draftline.spec.train_draft.decoder import Draft, FrozenTarget, autocast_to
 from draftline.spec.train_draft.packing import Packed, batches, pack
 from draftline.spec.train_draft.samples import Sample
 
@@ -93,14 +93,14 @@ def train(
 
     The draft model runs in the target's dtype, under autocast if that is not float32. Its weights stay float32.
     """
-    device, dtype = target.head.device, target.head.dtype
 
     def loss_of(packed: Packed) -> Tensor:
         wanted = target.hidden(packed)
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with autocast_to(target.head):
             hidden = draft.hidden(packed)
         return kl_to_target(hidden, wanted, target.head)
 
+    device = target.head.device
     return optimise(Optimiser(draft, device), loss_of, samples, schedule, device, on_step)
 
 

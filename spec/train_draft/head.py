@@ -28,7 +28,7 @@ from draftline.models.heads.config import HeadConfig
 from draftline.models.rope import rope_table
 from draftline.models.weight_shapes import HEAD
 from draftline.spec.train_draft.acceptance import Acceptance, served
-from draftline.spec.train_draft.decoder import FrozenTarget, GatedMlp, Norm, rotated
+from draftline.spec.train_draft.decoder import FrozenTarget, GatedMlp, Norm, autocast_to, rotated
 from draftline.spec.train_draft.draft_loss import draft_losses
 from draftline.spec.train_draft.packing import Packed, pack
 from draftline.spec.train_draft.samples import Sample
@@ -85,8 +85,8 @@ class TrainedHead(nn.Module):
             states: the target's hidden states of ``config.target_layers``, [T, hidden] each.
             steps: how many drafts are unrolled.
         """
-        fused = _rows(self.fc(torch.cat([state.float() for state in states], dim=-1)), packed)
-        following = _rows(packed.tokens, packed).roll(-1, dims=1)
+        fused = packed.rows(self.fc(torch.cat([state.float() for state in states], dim=-1)))
+        following = packed.rows(packed.tokens).roll(-1, dims=1)
         embedded = F.embedding(following, self.embedding).float()
         layers = cast("list[_HeadLayer]", list(self.layers))
         entries: list[Entries] = [[] for _ in layers]
@@ -246,7 +246,7 @@ class HeadSize:
     mlp: int | None = None
 
 
-def new_config(target: ModelConfig, layers: Sequence[int], vocab: int, size: HeadSize = HeadSize()) -> HeadConfig:
+def new_config(target: ModelConfig, layers: Sequence[int], vocab: int, size: HeadSize) -> HeadConfig:
     """The shape of a new head for a target, with its layers' shape.
 
     Args:
@@ -299,12 +299,11 @@ def head_loss(head: TrainedHead, target: FrozenTarget, packed: Packed, steps: in
 
     The target's distribution is over its whole vocabulary. Tokens that the head cannot draft count for nothing.
     """
-    dtype, device = target.head.dtype, target.head.device
     wanted_hidden, states = target.hidden_and_states(packed, head.config.target_layers)
     wanted = F.linear(wanted_hidden, target.head).softmax(-1, dtype=torch.float32)[:, head.target_ids]
-    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+    with autocast_to(target.head):
         outputs = head.unrolled(packed, states, steps)
-        total, weight = torch.zeros((), device=device), 0.0
+        total, weight = torch.zeros((), device=target.head.device), 0.0
         for step, output in enumerate(outputs):
             logits, valid = _drafts(head, packed, output, step)
             losses = draft_losses(wanted, logits)
@@ -319,8 +318,7 @@ def first_drafts(head: TrainedHead, packed: Packed, states: Sequence[Tensor]) ->
 
     ``states`` are as `TrainedHead.unrolled` has them.
     """
-    device, dtype = packed.tokens.device, head.embedding.dtype
-    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+    with autocast_to(head.embedding):
         (output,) = head.unrolled(packed, states, 1)
         logits, valid = _drafts(head, packed, output, 0)
     return logits.float(), valid
@@ -339,12 +337,11 @@ def _agreement(
     head: TrainedHead, target: FrozenTarget, samples: Sequence[Sample], steps: int
 ) -> Iterable[tuple[list[list[bool]], int]]:
     """For each sample, by step and answer token, whether that step drafts that token; and the answer's length."""
-    device, dtype = target.head.device, target.head.dtype
     for first in range(0, len(samples), _BATCH):
         batch = samples[first : first + _BATCH]
-        packed = pack(batch, device)
+        packed = pack(batch, target.head.device)
         _, states = target.hidden_and_states(packed, head.config.target_layers)
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with autocast_to(target.head):
             outputs = head.unrolled(packed, states, steps)
             agrees = []
             for step, output in enumerate(outputs):
@@ -364,12 +361,6 @@ def _right(agrees: list[list[bool]], count: int) -> list[int]:
             run += 1
         right.append(run)
     return right
-
-
-def _rows(x: Tensor, packed: Packed) -> Tensor:
-    """[T, ...] -> [B, longest, ...], zero where a sequence is shorter."""
-    rows = x.new_zeros(packed.count * packed.longest, *x.shape[1:]).index_copy(0, packed.padded, x)
-    return rows.view(packed.count, packed.longest, *x.shape[1:])
 
 
 def _drafts(head: TrainedHead, packed: Packed, output: Tensor, step: int) -> tuple[Tensor, Tensor]:

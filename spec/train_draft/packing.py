@@ -48,6 +48,11 @@ class Packed:
         """[P], the answer token after each of ``predicting``."""
         return self.tokens[self.predicting + 1]
 
+    def rows(self, x: Tensor) -> Tensor:
+        """[T, ...] -> [B, longest, ...], zero where a sequence is shorter."""
+        rows = x.new_zeros(self.count * self.longest, *x.shape[1:]).index_copy(0, self.padded, x)
+        return rows.view(self.count, self.longest, *x.shape[1:])
+
 
 def pack(samples: Sequence[Sample], device: torch.device) -> Packed:
     """Pack one or more samples. Each has a prompt and an answer of at least one token."""
@@ -76,11 +81,6 @@ def attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window:
     Returns:
         [T, heads, D].
     """
-
-    def unpacked(x: Tensor) -> Tensor:
-        rows = x.new_zeros(packed.count * packed.longest, *x.shape[1:]).index_copy(0, packed.padded, x)
-        return rows.view(packed.count, packed.longest, *x.shape[1:]).transpose(1, 2)
-
     mask = None
     if window is not None and window < packed.longest:
         positions = torch.arange(packed.longest, device=query.device)
@@ -88,9 +88,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window:
         mask = (back >= 0) & (back < window)
     with sdpa_kernel(_KERNELS):
         attended = F.scaled_dot_product_attention(
-            unpacked(query),
-            unpacked(key),
-            unpacked(value),
+            packed.rows(query).transpose(1, 2),
+            packed.rows(key).transpose(1, 2),
+            packed.rows(value).transpose(1, 2),
             mask,
             is_causal=mask is None,
             enable_gqa=query.shape[1] != key.shape[1],
