@@ -53,7 +53,7 @@ async def run_batch(
         answers: receives the answers.
         concurrency: requests in flight at once.
         in_order: write the answers in the order of the lines, not as they come.
-        progress: called after each answer, with whether it is an error.
+        progress: called after each answer.
 
     Raises:
         BatchStoppedError: the server is away for too long, or knows no such token.
