@@ -26,7 +26,7 @@ from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.scheduling.step_log import StepLog
 from draftline.engine.scheduling.step_stats import StepStats
 from draftline.engine.stats import EngineStats, StepTimes
-from draftline.engine.streaming.live_requests import LiveRequests, Updates
+from draftline.engine.streaming.live_requests import LiveRequests, OutputUpdates
 from draftline.engine.streaming.output_state import OutputState
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.models.work import ModelWork
@@ -74,7 +74,7 @@ class _ReadStep:
     times: StepTimes | None
     kept: list[_KeptRow]
     verified: list[Verified]
-    failed: Updates
+    failed: OutputUpdates
 
 
 class Core:
@@ -206,7 +206,7 @@ class Core:
             return
         with self.profiler.part("deliver"):
             self._learn(read)
-            updates: Updates = []
+            updates: OutputUpdates = []
             for output, row, tokens, logprobs, prompt_logprobs in read.kept:
                 try:
                     of_output = output.updates(row, tokens, logprobs, prompt_logprobs, read.now, read.times)
@@ -291,7 +291,7 @@ class Core:
         running = self._scheduler.running
         return self._budget.tokens(sum([row.computed >= row.prompt_len and row.known < row.max_len for row in running]))
 
-    def _launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...], started: float) -> Updates:
+    def _launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...], started: float) -> OutputUpdates:
         self._launched += 1
         if self._step_log is not None:
             self._step_log.planned(self._launched, plan, self._scheduler.stats())
@@ -343,7 +343,7 @@ class Core:
         if self._budget is not None:
             self._budget.measure(decoding, computed - decoding, seconds)
 
-    def _keep_tokens(self, plan: Plan, results: StepResults) -> tuple[list[_KeptRow], list[Verified], Updates]:
+    def _keep_tokens(self, plan: Plan, results: StepResults) -> tuple[list[_KeptRow], list[Verified], OutputUpdates]:
         """Check stops, advance constraints and commit the tokens: of each output those up to its end.
 
         Returns:
@@ -377,12 +377,12 @@ class Core:
         self._scheduler.commit(plan, kept_tokens)
         for sequence in ended:
             self._scheduler.finish(sequence)
-        failed: Updates = []
+        failed: OutputUpdates = []
         for sequence, reason in errors:  # after the commit: it ends the request's other outputs, too
             failed += self._live.fail_output(sequence, reason)
         return kept_rows, verified, failed
 
-    def _fail_step(self, plan: Plan, error: Exception) -> Updates:
+    def _fail_step(self, plan: Plan, error: Exception) -> OutputUpdates:
         """End every request that has a row in the plan."""
         logger.error("a step failed, and with it its %d sequences", len(plan.rows), exc_info=error)
         self._runner.check_device()

@@ -18,7 +18,7 @@ from draftline.engine.streaming.output_state import OutputState
 
 logger = logging.getLogger(__name__)
 
-Updates = list[tuple[OutputState, tuple[Update, ...]]]
+OutputUpdates = list[tuple[OutputState, tuple[Update, ...]]]
 """Updates for the clients, by output."""
 
 
@@ -91,17 +91,17 @@ class LiveRequests:
             for sequence in request.sequences:
                 self._scheduler.cancel(sequence)
 
-    def expire(self, now: float) -> Updates:
+    def expire(self, now: float) -> OutputUpdates:
         """End the requests that are past their deadline, whether they run or wait."""
-        updates: Updates = []
+        updates: OutputUpdates = []
         for request in self._deadlines.expired(now):
             # Outputs that have finished have ended in time.
             updates += self._end([one for one in request.sequences if not one.finished], DeadlineExceededError())
         return updates
 
-    def end_cancelled(self, sequences: Iterable[Sequence], now: float) -> Updates:
+    def end_cancelled(self, sequences: Iterable[Sequence], now: float) -> OutputUpdates:
         """The last updates of outputs that were cancelled, and hold nothing any more."""
-        updates: Updates = []
+        updates: OutputUpdates = []
         for sequence in sequences:
             output = self.outputs.get(sequence)
             if output is None:
@@ -112,7 +112,7 @@ class LiveRequests:
                 updates += self.fail_output(sequence, error)
         return updates
 
-    def fail_output(self, sequence: Sequence, error: Exception) -> Updates:
+    def fail_output(self, sequence: Sequence, error: Exception) -> OutputUpdates:
         """End the request of an output because of an error or a limit of the output's own."""
         self.failed_outputs += 1
         if isinstance(error, DraftlineError):
@@ -121,7 +121,7 @@ class LiveRequests:
         logger.error("request %s failed", sequence.request_id, exc_info=error)
         return self.fail([sequence], error)
 
-    def fail(self, sequences: Iterable[Sequence], error: Exception) -> Updates:
+    def fail(self, sequences: Iterable[Sequence], error: Exception) -> OutputUpdates:
         """End the requests that these sequences belong to because of a fault."""
         failure = StepFailedError()
         failure.__cause__ = error
@@ -133,7 +133,7 @@ class LiveRequests:
         for request_id, request in requests.items():
             request.sink([(request_id, Failed(error))])
 
-    def deliver(self, updates: Updates) -> None:
+    def deliver(self, updates: OutputUpdates) -> None:
         """Forget the outputs that these updates end, and call each sink once with all of its updates.
 
         Updates that follow the failure of their request are dropped.
@@ -154,7 +154,7 @@ class LiveRequests:
         for sink, pairs in by_sink.items():
             sink(pairs)
 
-    def _end(self, sequences: Iterable[Sequence], failure: DraftlineError) -> Updates:
+    def _end(self, sequences: Iterable[Sequence], failure: DraftlineError) -> OutputUpdates:
         """End the requests that these sequences belong to, which are live, with ``failure``."""
         failed = {sequence.request_id: sequence for sequence in sequences}
         for request_id in failed:
