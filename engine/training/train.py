@@ -64,17 +64,20 @@ def train_draft_model(
     device, dtype = target_device(engine)
     target = FrozenTarget(checkpoint, dtype, device)
     draft = Draft.from_layers(target, layers)
-
-    def write() -> None:
-        tokenizer = engine.tokenizer or engine.model
-        write_draft_folder(output, draft.config, draft.weights(), target=engine.model, tokenizer=tokenizer)
-
-    _train(output, target, draft, samples, training, write, report, on_step)
-    kept = Draft.from_checkpoint(target, open_draft_checkpoint(str(output), checkpoint))
+    tokenizer, drafts = engine.tokenizer or engine.model, training.measured_drafts
+    choose, curve = samples.part(Split.CHOOSE), Curve()
+    for progress in train(target, draft, samples.part(Split.TRAIN), schedule_of(training), on_step):
+        chosen_by = measure(choose, lambda part: draft_acceptance(draft, target, part, drafts))
+        kept = curve.add(progress, chosen_by)
+        if kept:
+            write_draft_folder(output, draft.config, draft.weights(), target=engine.model, tokenizer=tokenizer)
+        curve.write(output)
+        report(last_point(curve, kept=kept))
+    saved = Draft.from_checkpoint(target, open_draft_checkpoint(str(output), checkpoint))
     held_out = samples.part(Split.REPORT)
     measured = {
-        "draft model": measure(held_out, lambda part: draft_acceptance(kept, target, part, training.measured_drafts)),
-        "n-gram": measure(held_out, lambda part: ngram_acceptance(part, training.measured_drafts, MAX_NGRAM)),
+        "draft model": measure(held_out, lambda part: draft_acceptance(saved, target, part, drafts)),
+        "n-gram": measure(held_out, lambda part: ngram_acceptance(part, drafts, MAX_NGRAM)),
     }
     results = {"acceptance": acceptance_record(measured)}
     write_record(output, training, engine, list(layers), samples.answer_tokens, results)
@@ -131,27 +134,6 @@ def _check_fit(samples: Sequence[Sample], target: ModelConfig, where: str, model
     longest = max((len(sample.tokens) for sample in samples), default=0)
     if longest > target.max_positions:
         raise UsageError(f"{where}: has a sample of {longest} tokens, and {model} has {target.max_positions} positions")
-
-
-def _train(
-    output: Path,
-    target: FrozenTarget,
-    draft: Draft,
-    samples: Samples,
-    training: TrainDraftConfig,
-    write: Callable[[], None],
-    report: Callable[[str], None],
-    on_step: OnStep,
-) -> None:
-    """Train, and ``write`` the draft whenever its acceptance length is the best so far. The curve is in ``output``."""
-    schedule, choose, curve = schedule_of(training), samples.part(Split.CHOOSE), Curve()
-    for progress in train(target, draft, samples.part(Split.TRAIN), schedule, on_step):
-        measured = measure(choose, lambda part: draft_acceptance(draft, target, part, training.measured_drafts))
-        kept = curve.add(progress, measured)
-        if kept:
-            write()
-        curve.write(output)
-        report(last_point(curve, kept=kept))
 
 
 def target_device(engine: EngineConfig) -> tuple[torch.device, torch.dtype]:
