@@ -162,8 +162,8 @@ class ScriptedMlp(torch.nn.Module):
         return residual + self.down(functional.silu_mul(gate_up))
 
 
-class _ScriptedLayer(torch.nn.Module):
-    """One pre-norm layer."""
+class ScriptedLayer(torch.nn.Module):
+    """One pre-norm layer behind its first norm, which is ``functional.rms_norm`` with ``norm`` and ``floor``."""
 
     def __init__(self, layer: DecoderLayer, config: ModelConfig, window: int) -> None:
         super().__init__()
@@ -175,15 +175,19 @@ class _ScriptedLayer(torch.nn.Module):
 
     def forward(
         self,
+        inputs: Tensor,
         residual: Tensor,
         step: Step,
         keys: Tensor,
         values: Tensor,
         key_scales: Tensor | None,
         value_scales: Tensor | None,
+        wanted: Tensor | None = None,
     ) -> Tensor:
-        qkv = self.qkv(functional.rms_norm(residual, self.norm, self.floor))
-        attended = self.attention(qkv, step, keys, values, key_scales, value_scales)
+        """The residual stream behind it, of the ``wanted`` rows or of all; its attention reads ``inputs``."""
+        attended = self.attention(self.qkv(inputs), step, keys, values, key_scales, value_scales)
+        if wanted is not None:
+            attended, residual = attended.index_select(0, wanted), residual.index_select(0, wanted)
         residual = self.mlp(residual + self.output(attended))
         return residual
 
@@ -200,8 +204,8 @@ class _ScriptedDecoder(torch.nn.Module):
         self.attention_dtype = attention_dtype
         self.embedding = weights.embedding.table
         self.rope = weights.layers[0].attention.spec.rope
-        self.layers = torch.nn.ModuleList(
-            _ScriptedLayer(layer, config, windows.index(window or 0))
+        self.layers: Any = torch.nn.ModuleList(
+            ScriptedLayer(layer, config, windows.index(window or 0))
             for layer, window in zip(weights.layers, config.sliding_windows, strict=True)
         )
         self.norm, self.floor = norm_factors(weights.norm, config.norm_eps)
@@ -236,7 +240,8 @@ class _ScriptedDecoder(torch.nn.Module):
         for index, layer in enumerate(self.layers):
             if index in wanted_states:
                 states.append(residual)
-            residual = layer(residual, step, keys[index], values[index], key_scales[index], value_scales[index])
+            inputs = functional.rms_norm(residual, layer.norm, layer.floor)
+            residual = layer(inputs, residual, step, keys[index], values[index], key_scales[index], value_scales[index])
         if len(self.layers) in wanted_states:
             states.append(residual)
         hidden = functional.rms_norm(residual.index_select(0, logits_index), self.norm, self.floor)

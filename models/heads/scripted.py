@@ -7,6 +7,7 @@ of one layer, 1.3 ms a draft on two cores, and as one program 0.9.
 # No ``from __future__ import annotations`` here: TorchScript reads the annotations.
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +17,11 @@ from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.reference import functional, functional_step
 from draftline.kernels.reference.attention import group_rows
 from draftline.kernels.reference.attention_sizes import attention_sizes
-from draftline.kernels.reference.functional_step import HeadShape, RowGroup, Step
+from draftline.kernels.reference.functional_step import HeadShape, RowGroup
 from draftline.kernels.reference.ops import norm_factors
-from draftline.models.config import ModelConfig
 from draftline.models.heads.config import HeadConfig
 from draftline.models.heads.layers import HeadWeights
-from draftline.models.layers import DecoderLayer
-from draftline.models.scripted import FlatCaches, Scales, ScriptedAttention, ScriptedMlp, run_script, script
+from draftline.models.scripted import FlatCaches, Scales, ScriptedLayer, run_script, script
 
 _Program = Callable[
     [
@@ -61,43 +60,6 @@ class ScriptedPass:
         )
 
 
-class _ScriptedNorm(torch.nn.Module):
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        super().__init__()
-        self.weight, self.floor = norm_factors(weight, eps)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, self.weight, self.floor)
-
-
-class _ScriptedLayer(torch.nn.Module):
-    """A layer behind its first norm."""
-
-    def __init__(self, layer: DecoderLayer, config: ModelConfig, window: int) -> None:
-        super().__init__()
-        self.qkv = layer.attention.qkv
-        self.attention = ScriptedAttention(layer.attention.spec, config, window)
-        self.output = layer.attention.output
-        self.mlp = ScriptedMlp(layer.mlp, layer.mlp_norm, config.norm_eps)
-
-    def forward(
-        self,
-        inputs: Tensor,
-        residual: Tensor,
-        step: Step,
-        keys: Tensor,
-        values: Tensor,
-        key_scales: Tensor | None,
-        value_scales: Tensor | None,
-        wanted: Tensor | None,
-    ) -> Tensor:
-        attended = self.attention(self.qkv(inputs), step, keys, values, key_scales, value_scales)
-        if wanted is not None:
-            attended, residual = attended.index_select(0, wanted), residual.index_select(0, wanted)
-        residual = self.mlp(residual + self.output(attended))
-        return residual
-
-
 class _ScriptedHead(torch.nn.Module):
     def __init__(self, weights: HeadWeights, config: HeadConfig, attention_dtype: torch.dtype) -> None:
         super().__init__()
@@ -108,14 +70,13 @@ class _ScriptedHead(torch.nn.Module):
         self.attention_dtype = attention_dtype
         self.vectors = weights.vectors
         self.rope = weights.layers[0].attention.spec.rope
-        self.hidden_norm = _ScriptedNorm(weights.hidden_norm, eps)
+        self.hidden_norm, self.hidden_floor = norm_factors(weights.hidden_norm, eps)
         self.norm_before_residual, self.norm_output = config.norm_before_residual, config.norm_output
-        self.norms = torch.nn.ModuleList(_ScriptedNorm(own.attention_norm, eps) for own in weights.layers)
-        self.layers = torch.nn.ModuleList(
-            _ScriptedLayer(own, layer, windows.index(window or 0))
+        self.layers: Any = torch.nn.ModuleList(
+            ScriptedLayer(own, layer, windows.index(window or 0))
             for own, window in zip(weights.layers, layer.sliding_windows, strict=True)
         )
-        self.norm = _ScriptedNorm(weights.norm, eps)
+        self.norm, self.floor = norm_factors(weights.norm, eps)
         self.output = weights.output
 
     def forward(
@@ -138,12 +99,12 @@ class _ScriptedHead(torch.nn.Module):
             self.rope, positions, cache_index, block_tables,
             row_groups, block_size, heads, self.windows, self.attention_dtype, keys[0],
         )  # fmt: skip
-        normed = self.hidden_norm(hidden)
+        normed = functional.rms_norm(hidden, self.hidden_norm, self.hidden_floor)
         residual = normed if self.norm_before_residual else hidden
         read = F.embedding(token_ids, self.vectors).to(hidden.dtype)
         wanted: Tensor | None = None
-        for index, (norm, layer) in enumerate(zip(self.norms, self.layers)):  # noqa: B905  TorchScript has no other
-            inputs = norm(read)
+        for index, layer in enumerate(self.layers):
+            inputs = functional.rms_norm(read, layer.norm, layer.floor)
             if index == 0:
                 inputs = torch.cat((inputs, normed), dim=1)
             # Only the entries that predict need the rest of the last layer. Where each of them does, they are in order.
@@ -153,6 +114,6 @@ class _ScriptedHead(torch.nn.Module):
                 inputs, residual, step, keys[index], values[index], key_scales[index], value_scales[index], wanted
             )
             read = residual
-        normed = self.norm(residual)
+        normed = functional.rms_norm(residual, self.norm, self.floor)
         logits: Tensor = self.output(normed)
         return logits, normed if self.norm_output else residual
