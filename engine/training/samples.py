@@ -39,6 +39,12 @@ _SHORTEST_QUESTION = 4
 _JSON_EVERY = 3
 """Of the prompts that the target does not write itself, one in this many asks for JSON."""
 
+_OWN_QUESTIONS = 1 / 2
+"""The share of the prompts that the target is asked to write itself. Not all that it writes are whole."""
+
+_TEMPERATURES = (0.0, 0.8, 0.0, 1.0)
+"""Those of answers, in turn."""
+
 _WITH_TASK = 0.6
 """The share of the target's own questions that are behind a task's system message."""
 
@@ -51,18 +57,13 @@ class SamplePlan:
         tokens: min tokens of the answers to train on.
         answer_tokens: max tokens of an answer.
         held_out: prompts of each kind to choose a checkpoint by, and as many again to report on.
-        temperatures: those of the answers that are not greedy, in equal parts.
         seed: the seed of prompts and answers.
-        own_questions: the share of the prompts that the target is asked to write itself. Not all that it writes are
-            whole.
     """
 
     tokens: int
-    answer_tokens: int = 256
-    held_out: int = 256
-    temperatures: tuple[float, ...] = (0.8, 1.0)
+    answer_tokens: int
+    held_out: int
     seed: int = 0
-    own_questions: float = 1 / 2
 
 
 def write_samples(
@@ -136,9 +137,9 @@ class _Writer:
 
     def round(self, count: int) -> list[Sample]:
         """Write answers to about ``count`` training prompts."""
-        questions = self._questions(self._training, int(count * self._plan.own_questions))
+        questions = self._questions(self._training, int(count * _OWN_QUESTIONS))
         conversations = [self._conversation(index, questions) for index in range(count)]
-        answered = self._answers(conversations, [t for drawn in self._plan.temperatures for t in (0.0, drawn)])
+        answered = self._answers(conversations, _TEMPERATURES)
         self._last_round = [
             (prompt.messages, output.outputs[0].text) for prompt, output in answered
         ] or self._last_round

@@ -41,22 +41,22 @@ class Schedule:
     Attributes:
         epochs: passes over the samples.
         batch_tokens: tokens of one optimizer step, prompts included.
+        pauses: the number of evenly spread pauses in which the caller can evaluate the draft model.
         learning_rate: the peak learning rate of AdamW. It rises linearly during ``warmup``, then falls as a cosine.
         warmup: the share of the training with a rising learning rate.
         seconds: a limit on the duration of all runs together; None is no limit. Training ends after all epochs, or at
             the limit, and the learning rate follows the earlier of the two.
         stop_after: seconds after which a run stops, to be continued by another; None is never.
-        pauses: the number of evenly spread pauses in which the caller can evaluate the draft model.
         seed: the seed of the order of samples.
     """
 
-    epochs: int = 3
-    batch_tokens: int = 8192
+    epochs: int
+    batch_tokens: int
+    pauses: int
     learning_rate: float = 3e-4
     warmup: float = 0.02
     seconds: float | None = None
     stop_after: float | None = None
-    pauses: int = 10
     seed: int = 0
 
     def share(self, step: int, steps: int, seconds: float) -> float:
