@@ -28,8 +28,8 @@ class StepWork(NamedTuple):
         num_bytes: bytes read from and written to the device's memory.
     """
 
-    flops: float = 0.0
-    num_bytes: float = 0.0
+    flops: float
+    num_bytes: float
 
     def seconds(self, flops_per_s: float, bytes_per_s: float) -> float:
         """The time that a device takes at least, at its peak rates."""

@@ -126,7 +126,7 @@ def measured_context(table: SlotTable, max_drafts: int, max_positions: int | Non
 
 
 def _row(slot: int, known: int, drafts: int) -> Row:
-    sequence = Sequence("cost", slot, [0] * known, 0, SamplingParams(temperature=0), seed=0, max_len=known, order=0.0)
+    sequence = Sequence("cost", slot, [0] * known, 0, SamplingParams(temperature=0), seed=0, max_len=known)
     return Row(sequence, slot, known - 1, 1, known, drafts, drafts + 1)
 
 

@@ -66,4 +66,4 @@ class PlanDecoder:
 
 
 def _sequence(tokens: list[int], prompt_len: int, sampling: SamplingParams) -> Sequence:
-    return Sequence("", 0, tokens, prompt_len, sampling, seed=0, max_len=0, order=0.0)
+    return Sequence("", 0, tokens, prompt_len, sampling, seed=0, max_len=0)

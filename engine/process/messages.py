@@ -79,7 +79,7 @@ class Command:
 
     serial: int
     name: CommandName
-    path: Path | None = None
+    path: Path | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,7 @@ def _violations(asked: ConstraintSpec, error: Exception) -> Iterator[FieldViolat
             )
 
 
-async def compile_constraint(
-    compiler: ConstraintCompiler, asked: params.Constraint, caller: str = ""
-) -> CompiledConstraint:
+async def compile_constraint(compiler: ConstraintCompiler, asked: params.Constraint, caller: str) -> CompiledConstraint:
     """Compile a request's constraint without blocking the event loop.
 
     Cancelling it ends the compilation, unless others wait for it.

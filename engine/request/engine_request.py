@@ -38,7 +38,7 @@ class EngineRequest:
     constraint: Constraint | None
     head_start_s: float
     timeout_s: float | None
-    caller: str = ""
-    weight: float = 1.0
-    constraint_compile_s: float = 0.0
-    bad_words: tuple[tuple[int, ...], ...] = ()
+    caller: str
+    weight: float
+    constraint_compile_s: float
+    bad_words: tuple[tuple[int, ...], ...]

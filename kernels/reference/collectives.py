@@ -20,7 +20,7 @@ from draftline.kernels.collectives import Collectives, Join
 class ProcessCollectives(Collectives):
     """Collectives over a process group of CPU tensors."""
 
-    def __init__(self, group: ProcessGroup, begun: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, group: ProcessGroup, begun: Callable[[], None]) -> None:
         """``group`` has all ranks; ``begun`` is called when they begin to gather."""
         self.rank, self.size = group.rank(), group.size()
         self._group, self._begun = group, begun

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tokenizers import Tokenizer as Backend
 
@@ -20,18 +20,18 @@ class TokenizerData:
         backend: the tokenizers library's tokenizer.
         bos_id: the beginning-of-sequence id, or None.
         eos_ids: the ids that end a sequence.
-        unused_ids: ids that fill up the vocabulary and stand for no text.
         chat_template: the Jinja source, or None.
         template_variables: available to the template: ``bos_token``, ``eos_token``, ….
+        unused_ids: ids that fill up the vocabulary and stand for no text.
     """
 
     where: str
     backend: Backend
     bos_id: int | None
     eos_ids: frozenset[int]
+    chat_template: str | None
+    template_variables: dict[str, str]
     unused_ids: frozenset[int] = frozenset()
-    chat_template: str | None = None
-    template_variables: dict[str, str] = field(default_factory=dict)
 
     def files(self) -> dict[str, str]:
         """The files, by name, from which HF's tokenizers are loaded."""
