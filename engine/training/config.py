@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 
 from draftline.engine.options import Options
 
+DRAFT_VOCAB, UNROLL, PARALLEL_LAYERS = 8192, 4, 2
+"""What a head has where its options leave it open: tokens that it can draft, drafts of a round, and layers."""
+
 
 class TrainDraftConfig(Options):
     """How a draft model or a head is trained."""
@@ -28,14 +31,14 @@ class TrainDraftConfig(Options):
         default=None,
         ge=2,
         le=1 << 24,
-        description="for heads: tokens that the head can draft, the most frequent; 8192 where unset",
+        description=f"for heads: tokens that the head can draft, the most frequent; {DRAFT_VOCAB} where unset",
     )
     unroll: int | None = Field(
         default=None,
         ge=1,
         le=16,
-        description="for heads: drafts of a round that training imitates, and the most that a parallel head drafts; 4 where "
-        "unset",
+        description="for heads: drafts of a round that training imitates, and the most that a parallel head drafts; "
+        f"{UNROLL} where unset",
     )
     initial_head: str | None = Field(
         default=None,
@@ -46,7 +49,9 @@ class TrainDraftConfig(Options):
         default="bfloat16",
         description="for eagle3: the format of the file's output projection; fp8 takes half the bytes, and has one scale for each token",
     )
-    head_layers: int | None = Field(default=None, ge=1, le=8, description="for parallel: decoder layers; 2 where unset")
+    head_layers: int | None = Field(
+        default=None, ge=1, le=8, description=f"for parallel: decoder layers; {PARALLEL_LAYERS} where unset"
+    )
     head_mlp_size: int | None = Field(
         default=None, ge=16, le=1 << 20, description="for heads: width of the MLP; the target's where unset"
     )
@@ -92,8 +97,8 @@ class TrainDraftConfig(Options):
             raise ValueError("output_projection: is only used where kind is eagle3; a parallel head has its target's")
         if self.kind == "parallel" and self.unroll == 1:
             raise ValueError("unroll: 1 draft a round is not parallel")
-        if self.kind == "parallel" and self.measured_drafts > (self.unroll or 4):
-            raise ValueError(f"measured_drafts: {self.measured_drafts}, but the head drafts at most {self.unroll or 4}")
+        if self.kind == "parallel" and self.measured_drafts > (most := self.unroll or UNROLL):
+            raise ValueError(f"measured_drafts: {self.measured_drafts}, but the head drafts at most {most}")
         if self.kind != "parallel" and self.head_layers is not None:
             raise ValueError("head_layers: is only used where kind is parallel")
         return self

@@ -16,7 +16,7 @@ import torch
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
-from draftline.engine.training.config import TrainDraftConfig
+from draftline.engine.training.config import DRAFT_VOCAB, PARALLEL_LAYERS, UNROLL, TrainDraftConfig
 from draftline.engine.training.curve import Curve, last_point
 from draftline.engine.training.folder import check_folder, write_record
 from draftline.engine.training.train import acceptance_record, measure, schedule_of, target_device, written_samples
@@ -52,8 +52,6 @@ _SAME_IN_LAYERS = (
     *("qkv_bias", "output_bias", "mlp_bias", "qk_norm"),
 )
 """The fields in which a head and the one that it starts from are alike."""
-
-_DRAFT_VOCAB, _UNROLL, _PARALLEL_LAYERS = 8192, 4, 2
 
 
 def train_head(
@@ -99,7 +97,7 @@ def train_head(
     target = FrozenTarget(checkpoint, dtype, device)
     if state is None:
         torch.manual_seed(training.train_seed)
-    vocab = min(training.draft_vocab_size or _DRAFT_VOCAB, checkpoint.config.vocab_size)
+    vocab = min(training.draft_vocab_size or DRAFT_VOCAB, checkpoint.config.vocab_size)
     target_ids = frequent_tokens(samples.part(Split.TRAIN), checkpoint.config.vocab_size, vocab)
     head = new_head(target, layers, target_ids, _size(training))
     if initial is not None and state is None:
@@ -143,7 +141,7 @@ def _check_start(initial: HeadConfig, new: HeadConfig, training: TrainDraftConfi
 def _size(training: TrainDraftConfig) -> HeadSize:
     if training.kind == "eagle3":
         return HeadSize(mlp=training.head_mlp_size)
-    return HeadSize(training.unroll or _UNROLL, training.head_layers or _PARALLEL_LAYERS, training.head_mlp_size)
+    return HeadSize(training.unroll or UNROLL, training.head_layers or PARALLEL_LAYERS, training.head_mlp_size)
 
 
 def _options(training: TrainDraftConfig, engine: EngineConfig) -> str:
@@ -193,7 +191,7 @@ class _Run:
             self._report(f"continues after step {optimiser.step}")
         if self.finished:
             return
-        steps = training.unroll or _UNROLL
+        steps = training.unroll or UNROLL
         schedule = schedule_of(training)
         for progress in optimise(
             optimiser,
