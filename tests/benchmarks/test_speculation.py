@@ -84,6 +84,7 @@ def test_a_comparison_counts_tokens_drafts_and_differences() -> None:
     assert result["drafted_by_position"] == [5, 4, 3]
     assert result["accepted_by_position"] == [2, 1, 0]
     assert (result["drafted_steps"], result["acceptance_length"], result["different_answers"]) == (5, 1.6, 1)
+    assert result["differences"] == [{"round": 0, "answer": 1, "position": 3, "plain": 8, "drafted": 9}]
     assert result["times"] == {"draft_s": 1, "verify_s": 2, "sample_s": 3, "host_s": 4}
     assert result["verdict"] == "one run"
 

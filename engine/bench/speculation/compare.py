@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice, zip_longest
 from statistics import median
 from typing import Any
 
@@ -17,6 +18,9 @@ from draftline.spec.step_costs import CostTable
 
 _WARM_UP = 16
 """Requests of a warm-up, at the least: acceptance rates are learned from them."""
+
+_SHOWN = 8
+"""The most differences in a result."""
 
 
 def measure(
@@ -104,7 +108,18 @@ def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, A
             sum(a != b for a, b in zip(one.tokens, other.tokens, strict=True))
             for one, other in zip(plain, drafted, strict=True)
         ),
+        "differences": list(islice(_differences(plain, drafted), _SHOWN)),
     }
+
+
+def _differences(plain: Sequence[Answers], drafted: Sequence[Answers]) -> Iterator[dict[str, Any]]:
+    """Where an answer first differs, and the tokens there without and with drafts; None where it had ended."""
+    for number, (one, other) in enumerate(zip(plain, drafted, strict=True)):
+        for answer, (expected, got) in enumerate(zip(one.tokens, other.tokens, strict=True)):
+            for position, (a, b) in enumerate(zip_longest(expected, got)):
+                if a != b:
+                    yield {"round": number, "answer": answer, "position": position, "plain": a, "drafted": b}
+                    break
 
 
 def costs_of(step_costs: Sequence[tuple[int, int, float]], rows: int) -> list[tuple[int, float]]:
