@@ -99,7 +99,7 @@ def keeps_busy(rows: int, n: int, limits: DeviceLimits, *, swiglu: bool) -> bool
         return False
     config = _many_rows_config(rows, n, swiglu=swiglu)
     tiles, programs = config.tiles(rows, n), config.in_turn * limits.num_sms
-    return programs > 0 and tiles >= _BUSY * -(-tiles // programs) * programs
+    return programs > 0 and _fill(tiles, programs, _BUSY)
 
 
 def small_config(rows: int, n: int, *, swiglu: bool) -> GemmConfig:
@@ -218,7 +218,7 @@ def parts_config(rows: int, n: int, part: int) -> GemmConfig:
         return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=4, num_stages=4)
     large = GemmConfig(block_m=256, block_n=128, block_k=64, num_warps=8, num_stages=4)
     tiles = large.tiles(rows, n)
-    if tiles >= _MANY_TILES and (rows <= _SOME_ROWS or tiles >= _FULL * _ONE_EACH * _turns(tiles, _ONE_EACH)):
+    if tiles >= _MANY_TILES and (rows <= _SOME_ROWS or _fill(tiles, _ONE_EACH, _FULL)):
         return large
     if rows <= _SOME_ROWS:
         return GemmConfig(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=4)
@@ -247,6 +247,11 @@ def _few_columns_config(rows: int, n: int, part: int) -> GemmConfig:
 def _turns(tiles: int, at_once: int) -> int:
     """In how many turns so many programs run, of which so many run at once."""
     return -(-tiles // at_once)
+
+
+def _fill(tiles: int, at_once: int, share: float) -> bool:
+    """Whether so many tiles take at least this share of the room of their turns."""
+    return tiles >= share * _turns(tiles, at_once) * at_once
 
 
 def config_for(x: Tensor, weight: Tensor, part: int, *, swiglu: bool) -> GemmConfig:
