@@ -29,6 +29,10 @@ BENCH_FLAGS ?=
 OLDEST_PYDANTIC := 2.10
 OLDEST := $(VENV)/pydantic-$(OLDEST_PYDANTIC)
 
+# The Triton that the oldest torch brings, likewise.
+OLDEST_TRITON := 3.6.0
+TRITON := $(VENV)/triton-$(OLDEST_TRITON)
+
 # Some environments turn off Python's caches of compiled modules. Without them every process compiles torch's anew: loading
 # it takes three times as long, and the tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
@@ -36,7 +40,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-.PHONY: help demo setup setup-dev compile uncompile test test-slow test-pydantic test-gpu check lint types imports proto kernels format bench clean
+.PHONY: help demo setup setup-dev compile uncompile test test-slow test-pydantic test-gpu check lint types imports proto kernels kernels-oldest format bench clean
 
 help: ## list these tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -86,6 +90,11 @@ proto: setup-dev ## lint the .proto files, compare them with the last release, a
 
 kernels: setup-dev ## compile every Triton kernel ahead of time, in representative launches (needs no GPU)
 	@lines=$$($(BIN)/python -P -m draftline.kernels.triton.compile.aot); status=$$?; \
+	printf '%s\n' "$$lines" | grep -v ': ok '; exit $$status
+
+kernels-oldest: setup-dev ## compile all launches of every kernel for 9.0 with the oldest Triton
+	@test -d $(TRITON) || $(PIP) --quiet --no-deps --target $(TRITON) "triton==$(OLDEST_TRITON)"
+	@lines=$$(PYTHONPATH=$(TRITON) $(BIN)/python -P -m draftline.kernels.triton.compile.aot --all); status=$$?; \
 	printf '%s\n' "$$lines" | grep -v ': ok '; exit $$status
 
 format: setup-dev ## rewrite the sources in ruff's format, and generate draftline.v1

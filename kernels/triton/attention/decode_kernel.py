@@ -254,6 +254,8 @@ def decode_attention_kernel(
     if NEW > 0:
         # The loop reads new tokens as later steps will: from the cache. All threads' stores come first.
         tl.debug_barrier()
+    # Triton 3.6 does not compile a branch behind warp-group products, which tiles of 64 rows have. Of others, it is faster.
+    MASKED: tl.constexpr = PARTS and BLOCK_M >= 64
     total, total_max, total_sum = no_keys(BLOCK_M, BLOCK_D, PAIRS)
     for tile in range(next_tile, end_tile):
         place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -270,8 +272,11 @@ def decode_attention_kernel(
             query, power, key, value, place, seen, whole, position, window, scale,
             QUERIES, WINDOWED, PAIRS, SOFT_CAP, PRECISION,
         )  # fmt: skip
-        if SPLIT or (PARTS and has_part):
-            target = stored + (tile - row_tile) * tile_stride
+        target = stored + (tile - row_tile) * tile_stride
+        if MASKED:
+            store_tile(partial, stats, target, acc, row_max, row_sum, (lane < num_lanes) & has_part, HEAD_DIM, PAIRS)
+            total, total_max, total_sum = join(total, total_max, total_sum, acc, row_max, row_sum, PAIRS)
+        elif SPLIT or (PARTS and has_part):
             store_tile(partial, stats, target, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
         else:
             total, total_max, total_sum = join(total, total_max, total_sum, acc, row_max, row_sum, PAIRS)
