@@ -272,3 +272,19 @@ def test_a_request_limits_its_own_drafts_and_nothing_else(speculation: Speculati
     assert output.token_ids == alone(prompt, GREEDY).outputs[0].token_ids
     assert output.finished is not None
     assert len(output.finished.speculation.accepted_by_position) == most
+
+
+def test_a_step_counts_as_no_longer_than_one_of_more_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program slows a step in all rounds: the one of a draft seems longer than that of two."""
+    seconds = {(1, 0): 5.0, (1, 1): 9.0, (1, 2): 6.0, (4, 0): 8.0, (4, 1): 8.5, (4, 2): 9.5}
+
+    class Slowed(Clockwork):
+        now = 0.0
+
+        def launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...] = ()) -> SimpleNamespace:
+            self.now += seconds[len(plan.rows), plan.rows[0].drafts]
+            return super().launch(plan, catch_up)
+
+    clockwork, table = Slowed(), SlotTable.allocate(4, 60, 4, torch.device("cpu"))
+    monkeypatch.setattr("draftline.engine.drafting.costs.time", SimpleNamespace(perf_counter=lambda: clockwork.now))
+    assert measure_costs(clockwork, table, 40, (1, 4), (0, 1, 2), rounds=1) == seconds | {(1, 1): 6.0}
