@@ -19,7 +19,7 @@ from rich.console import Console
 from speculation import _arguments, _configurations, _requests, main
 
 from draftline.engine.bench.speculation.answers import Answers, ask, since
-from draftline.engine.bench.speculation.compare import compare, costs_of, measure, tables
+from draftline.engine.bench.speculation.compare import compare, costs_of, differences, measure, tables
 from draftline.engine.bench.speculation.engines import in_own_process
 from draftline.engine.bench.speculation.prompts import SpecBenchQuestion, extraction, random_tokens, read_spec_bench
 from draftline.engine.config import EngineConfig
@@ -83,8 +83,11 @@ def test_a_comparison_counts_tokens_drafts_and_differences() -> None:
     assert (result["drafted"], result["accepted"]) == (12, 3)
     assert result["drafted_by_position"] == [5, 4, 3]
     assert result["accepted_by_position"] == [2, 1, 0]
-    assert (result["drafted_steps"], result["acceptance_length"], result["different_answers"]) == (5, 1.6, 1)
-    assert result["differences"] == [{"round": 0, "answer": 1, "position": 3, "plain": 8, "drafted": 9}]
+    assert (result["drafted_steps"], result["acceptance_length"]) == (5, 1.6)
+    assert differences([plain], [drafted]) == {
+        "different_answers": 1,
+        "differences": [{"round": 0, "answer": 1, "position": 3, "plain": 8, "drafted": 9}],
+    }
     assert result["times"] == {"draft_s": 1, "verify_s": 2, "sample_s": 3, "host_s": 4}
     assert result["verdict"] == "one run"
 
@@ -225,7 +228,11 @@ class Named(str):
     """An engine that is nothing but its name, and counts how often it was made to forget."""
 
     forgot = 0
-    info = SimpleNamespace(step_costs=((1, 0, 1e-3), (1, 4, 2e-3)))
+    chance: float | None = None
+
+    @property
+    def info(self) -> SimpleNamespace:
+        return SimpleNamespace(step_costs=((1, 0, 1e-3), (1, 4, 2e-3)), synthetic_acceptance=self.chance)
 
     def flush_prefix_cache(self) -> Future[int]:
         self.forgot += 1
@@ -255,6 +262,21 @@ def test_all_engines_answer_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0]["step_costs"] == [(0, 1e-3), (4, 2e-3)]
     assert (found[0]["plain_cpu_ms_per_token"], found[0]["cpu_ms_per_token"]) == pytest.approx((100.0, 25.0))
     assert found[0]["cpu_speedup"] == pytest.approx(4.0)
+
+
+def test_outputs_of_synthetic_acceptance_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(engine: str, requests: list[int], concurrency: int) -> Answers:
+        return Answers(((1, 2 if engine == "plain" else 3),), 1.0, DrafterStats(engine, 2, (2,), (1,)), 0.1)
+
+    monkeypatch.setattr("draftline.engine.bench.speculation.compare.ask", ask)
+    synthetic = Named("synthetic")
+    synthetic.chance = 0.5
+    honest, meaningless = measure(Named("plain"), [Named("a"), synthetic], [1, 2], 1, 3)  # type: ignore[arg-type, list-item]
+    assert (honest["synthetic"], honest["different_answers"], len(honest["differences"])) == (False, 1, 3)
+    assert meaningless["synthetic"]
+    assert not meaningless.keys() & {"different_answers", "differences"}
+    gains, _ = tables([{**meaningless, "model": "m", "dataset": "d"}])
+    assert list(gains.columns[-1].cells) == ["–"]
 
 
 def test_an_interruption_leaves_the_whole_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

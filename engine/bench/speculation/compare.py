@@ -64,7 +64,10 @@ def measure(
     def results(taken: Sequence[Sequence[Answers]]) -> Iterator[dict[str, Any]]:
         plainly, *drafted = zip(*taken, strict=True)
         for engine, one in zip(drafting, drafted, strict=True):
-            yield counts | compare(plainly, one) | {"step_costs": costs_of(engine.info.step_costs, concurrency)}
+            synthetic = engine.info.synthetic_acceptance is not None
+            different = {} if synthetic else differences(plainly, one)  # synthetic outputs have no meaning
+            costs = costs_of(engine.info.step_costs, concurrency)
+            yield counts | compare(plainly, one) | {"synthetic": synthetic, **different, "step_costs": costs}
 
     yield from results_of_rounds((answers(first, part) for first, part in enumerate(parts)), results)
 
@@ -104,15 +107,21 @@ def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, A
         "accepted_by_position": list(drafts.accepted_by_position),
         "survival": [round(right / max(1, drafts.steps), 4) for right in drafts.accepted_by_position],
         "times": asdict(drafts.times),
+    }
+
+
+def differences(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, Any]:
+    """The most answers of a round that differ, and where the first ones of all rounds do."""
+    return {
         "different_answers": max(
             sum(a != b for a, b in zip(one.tokens, other.tokens, strict=True))
             for one, other in zip(plain, drafted, strict=True)
         ),
-        "differences": list(islice(_differences(plain, drafted), _SHOWN)),
+        "differences": list(islice(_first_differences(plain, drafted), _SHOWN)),
     }
 
 
-def _differences(plain: Sequence[Answers], drafted: Sequence[Answers]) -> Iterator[dict[str, Any]]:
+def _first_differences(plain: Sequence[Answers], drafted: Sequence[Answers]) -> Iterator[dict[str, Any]]:
     """Where an answer first differs, and the tokens there without and with drafts; None where it had ended."""
     for number, (one, other) in enumerate(zip(plain, drafted, strict=True)):
         for answer, (expected, got) in enumerate(zip(one.tokens, other.tokens, strict=True)):
@@ -204,7 +213,7 @@ def _gains(results: Sequence[Mapping[str, Any]]) -> Table:
             f"{result['acceptance_length']:.2f}",
             f"{result['accepted']} of {result['drafted']}",
             *(f"{times[name]:.2f}" for name in ("draft_s", "verify_s", "sample_s")),
-            "–" if result["synthetic"] else str(result["different_answers"]),
+            str(result.get("different_answers", "–")),
         )
     few, many = (pick(result["rounds"] for result in results) for pick in (min, max))
     rounds = f"{many} alternating round{'s' * (many != 1)}" if few == many else f"{few} to {many} alternating rounds"
