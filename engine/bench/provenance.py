@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from draftline.engine.config import EngineConfig
+
 ROOT = Path(__file__).resolve().parents[2]
 """The repository's root, unless the package is installed from a wheel."""
 
@@ -51,6 +53,13 @@ class Conditions:
 def conditions(device: torch.device | None = None) -> dict[str, Any]:
     """The current conditions and the command, as fields of every line."""
     return {**asdict(Conditions.now(device)), "command": command_line()}
+
+
+def conditions_of(engine: EngineConfig) -> dict[str, Any]:
+    """The `conditions` of an engine with these options on this host."""
+    from draftline.engine.runner.device import select_device  # imports torch, which takes seconds
+
+    return conditions(select_device(engine))
 
 
 def command_line() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 import uvloop
@@ -16,16 +16,13 @@ from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.plots.ablation import plot_ablation
 from draftline.engine.bench.plots.canvas import check_plot
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.provenance import conditions_of
 from draftline.engine.cli.bench.load import console, progress_bar
 from draftline.engine.cli.bench.output import OutputFile, PlotFile
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.process.startup import runs_on_gpu
-
-if TYPE_CHECKING:
-    import torch
 
 
 def ablate(
@@ -58,18 +55,11 @@ def ablate(
     with shaped(engine, shape) as made:
         find_models(made)
         chosen, left_out = variants(made, runs_on_gpu(made.device), only)
-        with result_lines(output, conditions(_device(made))) as lines:
+        with result_lines(output, conditions_of(made)) as lines:
             uvloop.run(_run(Ablation(made, load), chosen, {"model": shape or made.model}, lines))
         console().print(ablation_table(lines.written, left_out))
         if plot is not None:
             plot_ablation(lines.written, plot)
-
-
-def _device(engine: EngineConfig) -> torch.device:
-    """The device that the servers will take, for the conditions."""
-    from draftline.engine.runner.device import select_device  # imports torch, which takes seconds
-
-    return select_device(engine)
 
 
 async def _run(ablation: Ablation, chosen: Sequence[Variant], common: dict[str, str], lines: ResultLines) -> None:

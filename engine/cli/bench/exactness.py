@@ -9,7 +9,7 @@ import typer
 
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.numbers import names
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.provenance import conditions_of
 from draftline.engine.cli.bench.load import console
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
@@ -67,7 +67,7 @@ def exactness(
     try:
         asked = {name: suite(name, read(questions, limit), max_tokens) for name in chosen}
         about = {
-            **conditions(),
+            **conditions_of(engine),
             "benchmark": "exactness",
             "model": engine.model,
             "draft_model": draft_model,

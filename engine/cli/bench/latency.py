@@ -19,7 +19,7 @@ from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.lengths import Lengths
 from draftline.engine.bench.load.run import Sampling, run_load, warm_up
 from draftline.engine.bench.load.workloads import Workload
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.provenance import conditions_of
 from draftline.engine.bench.rounds import results_of_rounds
 from draftline.engine.bench.summary import percentiles
 from draftline.engine.bench.tables import milliseconds
@@ -54,8 +54,8 @@ def latency(
     sizes = option_ints("--batches", batches)
     workload = Workload("latency", max(sizes), Lengths(prompt_len, prompt_len), Lengths(output_len, output_len))
     with (
-        result_lines(output, {**conditions(), "benchmark": "latency"}) as lines,
         shaped(engine, shape) as config,
+        result_lines(output, {**conditions_of(config), "benchmark": "latency"}) as lines,
         asyncio.Runner() as runner,
         _opened(runner, config) as target,
         shown_at_the_end(lines, _tables),

@@ -21,7 +21,7 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.workloads import Workload
 from draftline.engine.bench.measure import BUSY_CLIENT, LoadBench
 from draftline.engine.bench.measure import Progress as OnAnswer
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.provenance import conditions, conditions_of
 from draftline.engine.bench.summary import unanswered
 from draftline.engine.bench.tables import load_table, turns_table
 from draftline.engine.bench.targets.connect import Credentials, connect
@@ -94,7 +94,7 @@ def run_loads(
     varied = [*varied, *(["run"] if load.repeats > 1 else [])]
     with (
         shaped(engine, shape) as made,
-        result_lines(output, _conditions(url, made)) as lines,
+        result_lines(output, conditions() if url else conditions_of(made)) as lines,
         shown_at_the_end(lines, partial(load_report, varied=varied)),
     ):
         uvloop.run(run())
@@ -110,15 +110,6 @@ async def measure_loads(
         name = ", ".join([*names, *(f"{axis} {value}" for axis, value in point.items())]) or workload.name
         with progress_bar(shown, bench.requests(workload) * load.repeats, name) as advance:
             await bench.measure(workload, point, advance)
-
-
-def _conditions(url: str | None, engine: EngineConfig) -> dict[str, Any]:
-    """The conditions of a load: of the device of an engine in this process, where ``url`` is None."""
-    if url is not None:
-        return conditions()
-    from draftline.engine.runner.device import select_device  # imports torch, which takes seconds
-
-    return conditions(select_device(engine))
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.profile.tables import kernel_table, memory_table, phase_table
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.provenance import conditions, conditions_of
 from draftline.engine.cli.backend import connected, server_errors
 from draftline.engine.cli.bench.load import console
 from draftline.engine.cli.bench.numbers import option_ints
@@ -155,8 +155,6 @@ class _Local:
 def _loaded(shape: str | None, prompt_len: int, output: Path | None, engine: EngineConfig) -> Iterator[_Local]:
     """Load an engine in this process."""
     # These import torch, which takes seconds.
-    import torch
-
     from draftline.engine.bench.profile.steps import BatchRunner
     from draftline.engine.build import build_core
 
@@ -168,7 +166,7 @@ def _loaded(shape: str | None, prompt_len: int, output: Path | None, engine: Eng
         with shown.status(f"loading {name}"):
             core = build_core(engine)
         stack.callback(core.close)
-        lines = stack.enter_context(result_lines(output, conditions(torch.device(core.info.device))))
+        lines = stack.enter_context(result_lines(output, conditions_of(engine)))
         common = {"model": name, "device": core.info.device, "dtype": core.info.dtype, "prompt_len": prompt_len}
         yield _Local(BatchRunner(core, engine), common, prompt_len, lines, shown)
 

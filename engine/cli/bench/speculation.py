@@ -9,7 +9,7 @@ import typer
 from tqdm import tqdm
 
 from draftline.engine.bench.lines import result_lines
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.provenance import conditions_of
 from draftline.engine.bench.questions import read_questions
 from draftline.engine.chat.messages import Chat
 from draftline.engine.cli.bench.load import shown_at_the_end
@@ -69,7 +69,7 @@ def speculation(
     with running(plain) as first, running(drafting) as second:
         steps = len(limits) * 2 * (rounds + 1)
         about = {
-            **conditions(),
+            **conditions_of(drafting),
             "benchmark": "speculation",
             "model": drafting.model,
             "draft_model": drafting.draft_model,

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from draftline.engine.bench.documents import PERSON
 from draftline.engine.bench.lines import result_lines
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.provenance import conditions_of
 from draftline.engine.bench.questions import read_questions
 from draftline.engine.cli.bench.load import shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
@@ -56,7 +56,7 @@ def structured(
     llm = LLM(**config.model_dump(exclude_unset=True))
     try:
         about = {
-            **conditions(),
+            **conditions_of(config),
             "benchmark": "structured",
             "model": config.model,
             "device": llm.info.device,

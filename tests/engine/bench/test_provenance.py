@@ -1,0 +1,33 @@
+"""The conditions of results: the machine is the device of the engine that is measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from byte_tokenizer import write_byte_model
+from typer.testing import CliRunner
+
+from draftline.engine.bench import provenance
+from draftline.engine.cli import app
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "latency --prompt-len 4 --output-len 2 --rounds 1",
+        "speculation --limit 1 --max-tokens 2 --rounds 1 --concurrency 1",
+        "structured --limit 1 --max-tokens 4 --rounds 1 --regex [a-z]+",
+        "exactness --limit 1 --max-tokens 2 --suites greedy --columns again",
+    ],
+)
+def test_the_machine_is_that_of_an_engine_in_this_process(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "_machine", lambda device: f"the machine of {device}")
+    engine = f"--model {write_byte_model(tmp_path)} --load-format dummy --device cpu --kv-cache-memory-gib 0.05"
+    done = CliRunner().invoke(app, f"bench {command} {engine}".split())
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines, done.output
+    assert {line["machine"] for line in lines} == {"the machine of cpu"}
