@@ -40,7 +40,7 @@ from attacks.run import Round, chosen, report, run_attacks, run_crowd
 from attacks.soak import Clients, Soak, inject_faults, requests, tokens_of
 from common.arguments import fill, positive_int, refuse, whole_number
 
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     fill(arguments, {**_OF_SOAK, **_OF_ATTACKS})
     started = time.monotonic()
     gpu = "cuda" if torch.cuda.is_available() else "cpu"
-    conditions = Conditions.now(torch.device(gpu if arguments.device == "auto" else arguments.device))
+    begun = conditions(gpu if arguments.device == "auto" else arguments.device)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     done = Done()
@@ -167,10 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     figures, harm = report(done.rounds, done.waits)
     wrong = done.soak.wrong + harm
     head = {
-        "date": conditions.date,
-        "machine": conditions.machine,
-        "load": conditions.load,
-        "commit": conditions.commit,
+        **begun,
         "model": arguments.model,
         "seconds": round(time.monotonic() - started, 1),
     }

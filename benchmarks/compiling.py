@@ -22,13 +22,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from common.arguments import fill, positive_int, refuse
 from common.compile_time import BeginningCompiler, processor_s
 from common.invoice import Invoice
 
 from draftline import LLM, Constraint, Reasoning, Schema
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.request.constraints import structured_constraint
 from draftline.structured.compiled import CompileReport
 from draftline.structured.compiler import ConstraintCompiler
@@ -108,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         refuse(parser, options, ["repeats", "cold"], "not with --schemas, which are compiled once")
     fill(options, {"repeats": 5, "every": 1})
-    print(Conditions.now(torch.device("cpu")).machine)
+    print(conditions()["machine"])
     tokens = vocabulary()
     if options.schemas is not None:
         measure_schemas(options.schemas, options.every, tokens)

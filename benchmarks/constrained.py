@@ -36,7 +36,7 @@ from common.compile_time import BeginningCompiler, processor_s
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import SHAPES
 from draftline.engine.bench.documents import PERSON, documents
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.build import build_core
 from draftline.engine.chat.messages import Chat
 from draftline.engine.config import EngineConfig
@@ -376,10 +376,7 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
         runner = BatchRunner(config)
         about = {
             "model": model.name,
-            "date": (conditions := Conditions.now(torch.device(runner.core.info.device))).date,
-            "machine": conditions.machine,
-            "load": conditions.load,
-            "commit": conditions.commit,
+            **conditions(runner.core.info.device),
         }
         compiler, size = runner.compiler, (arguments.rows, arguments.prompt_len, arguments.output_len)
         measured: Mapping[str, Callable[[], Iterable[dict[str, object]]]] = {

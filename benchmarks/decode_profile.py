@@ -36,7 +36,7 @@ from rich.table import Table
 from draftline.engine.bench.batches import OfflineWorkload
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
@@ -193,11 +193,8 @@ def _summary(
     core: Core, arguments: argparse.Namespace, seconds: float, waits: Waits, kernels: Sequence[Kernel]
 ) -> dict[str, object]:
     steps = arguments.steps
-    conditions = Conditions.now(torch.device(core.info.device))
     return {
-        "date": conditions.date,
-        "machine": conditions.machine,
-        "commit": conditions.commit,
+        **conditions(core.info.device),
         "model": arguments.shape,
         "rows": arguments.rows,
         "prompt_len": arguments.prompt_len,

@@ -41,11 +41,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3, help="traces of each workload (default: 3)")
     add_output(parser)
     arguments = parser.parse_args(argv)
-    about = conditions()
     shares = [float(share) for share in arguments.shares.split(",")]
     rates: dict[tuple[str, float, str], list[float]] = {}
     with output_file(arguments.output) as out:
-        lines = ResultLines(out)
+        lines = ResultLines(out, {**conditions(), "benchmark": "eviction"})
         for name in arguments.workloads.split(","):
             own = find_workload(name, arguments.preset)
             each = max(1, arguments.conversations // arguments.groups)
@@ -63,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     for _ in range(arguments.singles)
                 ]
                 for line in compare(trace(drawn, _PREFILL_S, _DECODE_S, seed), shares):
-                    fields = {**about, "benchmark": "eviction", "workload": own.name, "preset": arguments.preset}
+                    fields = {"workload": own.name, "preset": arguments.preset}
                     lines.write({**fields, "singles": arguments.singles, "seed": seed, **line})
                     key = (own.name, float(str(line["cache_share"])), str(line["policy"]))
                     rates.setdefault(key, []).append(float(str(line["hit_rate"])))

@@ -24,12 +24,10 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
 from common.arguments import add_model, add_output, positive_int, some_names
 from common.settings import add_settings, engine_options
 from rich.console import Console
@@ -42,7 +40,7 @@ from draftline.engine.bench.exact.results import holds, table
 from draftline.engine.bench.exact.suites import SUITES, questions, random_prompts, suite
 from draftline.engine.bench.lines import ResultLines, output_file
 from draftline.engine.bench.numbers import names
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.options import flag
 from draftline.engine.protocol import Prompt
 
@@ -134,8 +132,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 lines = ResultLines(out)
                 measured = measure(common | chosen, draft_model, suites, arguments.max_tokens, names(arguments.columns))
                 for column, engine, result in measured:
-                    conditions = asdict(Conditions.now(torch.device(engine.info.device)))
                     about = {
+                        **conditions(engine.info.device),
                         "command": command,
                         "model": arguments.shape or common["model"],
                         "draft_model": arguments.draft_shape or draft_model,
@@ -145,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                         "system_fingerprint": engine.info.system_fingerprint,
                         "options": dict(column.options),
                     }
-                    lines.write({**conditions, **about, **result})
+                    lines.write({**about, **result})
                 console.print(table(lines.written))
                 all_hold &= all(map(holds, lines.written))
         except (OSError, ValueError) as error:

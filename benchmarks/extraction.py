@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-import torch
 from pydantic import BaseModel, Field, create_model
 
 from draftline import LLM, SamplingParams, Schema
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 
 Whitespace = Literal["compact", "spaced", "free"]
 
@@ -204,7 +203,7 @@ def main() -> None:
     texts = cases(options.texts)
     sampling = SamplingParams(temperature=options.temperature, max_tokens=options.max_tokens, seed=0)
     with LLM(options.model) as llm:
-        print(Conditions.now(torch.device(llm.info.device)).machine)
+        print(conditions(llm.info.device)["machine"])
         print("white space   tokens    steps   complete   right fields   right values", flush=True)
         for whitespace in get_args(Whitespace):
             score = measure(llm, texts, whitespace, sampling, not options.unbounded)

@@ -23,7 +23,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from draftline.engine.bench.batches import OfflineWorkload
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import SMOLLM2_135M
 from draftline.engine.bench.lines import ResultLines, output_file
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.chat.calls import Tool
 from draftline.engine.chat.messages import Chat
 from draftline.engine.core import Core
@@ -292,15 +292,15 @@ def measure_reading(
     return seconds
 
 
-def result(conditions: Conditions, variant: str, rows: int, seconds: Sequence[float]) -> dict[str, Any]:
-    """The fields of a line: the conditions, and one variant with one number of decoding rows.
+def result(variant: str, rows: int, seconds: Sequence[float]) -> dict[str, Any]:
+    """The fields of a line: one variant with one number of decoding rows.
 
     ``us_per_step`` are the microseconds a step in the best round: disturbances only make a round slower.
     """
     rounds = [round(1e6 * taken, 2) for taken in seconds]
     best = min(rounds)
     about = {"variant": variant, "rows": rows}
-    return {**asdict(conditions), **about, "us_per_step": best, "us_per_row": round(best / rows, 3), "rounds": rounds}
+    return {**about, "us_per_step": best, "us_per_row": round(best / rows, 3), "rounds": rounds}
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> Table:
@@ -341,12 +341,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
-    conditions = Conditions.now(torch.device("cpu"))
     with (
         tempfile.TemporaryDirectory() as folder,
         output_file(arguments.output) as out,
     ):
-        lines = ResultLines(out)
+        lines = ResultLines(out, conditions())
         write_placeholder_tokenizer(Path(folder), SMOLLM2_135M["vocab_size"])
         (Path(folder) / "config.json").write_text(json.dumps(SMOLLM2_135M))
         tokenizer = Tokenizer.from_folder(Path(folder))
@@ -356,7 +355,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     seconds = measure_reading(READINGS[name], tokenizer, rows, arguments.best_of)
                 else:
                     seconds = measure(VARIANTS[name], tokenizer, rows, arguments.best_of)
-                lines.write(result(conditions, name, rows, seconds))
+                lines.write(result(name, rows, seconds))
     Console(stderr=True).print(table(lines.written))
 
 

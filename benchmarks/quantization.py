@@ -21,14 +21,13 @@ import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from common.arguments import fill, positive_int, refuse
 from eight_bit.quality import GpuArithmetic, quality
 
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 
 GPU_SECTIONS = ("layers", "attention", "memory", "divisions")
 
@@ -76,14 +75,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         run_sections(gpu, begin + options.seconds, options.out)
     if "quality" in sections:
-        conditions = asdict(Conditions.now(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
+        begun = conditions("cuda" if torch.cuda.is_available() else "cpu")
         lines = (
             quality("float32", options.tokens, GpuArithmetic())
             if options.gpu_arithmetic
             else quality(options.dtype, options.tokens)
         )
         for line in lines:
-            print(json.dumps({**conditions, "gpu_arithmetic": options.gpu_arithmetic, **line}), flush=True)
+            print(json.dumps({**begun, "gpu_arithmetic": options.gpu_arithmetic, **line}), flush=True)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from rich.console import Console
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
 from draftline.engine.bench.lines import ResultLines, output_file
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.speculation.compare import measure, tables
 from draftline.engine.bench.speculation.engines import in_own_process, running
 from draftline.engine.bench.speculation.prompts import (
@@ -182,16 +182,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         with ExitStack() as engines:
             plain = engines.enter_context(running(without, arguments.engine_process))
             drafting = [engines.enter_context(running(config, arguments.engine_process)) for config in configs]
-            conditions = Conditions.now(torch.device(plain.info.device))
+            begun = conditions(plain.info.device)
             try:
                 for concurrency in arguments.concurrency:
                     for about, requests in _requests(arguments, concurrency, plain.info.config.vocab_size):
                         found = measure(plain, drafting, requests, concurrency, arguments.rounds)
                         for config, measured in zip(configs, found, strict=True):
                             fields = {
-                                "date": conditions.date,
-                                "machine": conditions.machine,
-                                "commit": conditions.commit,
+                                **begun,
                                 "model": arguments.shape or without.model,
                                 "draft_model": arguments.draft_shape or config.draft_model,
                                 "dataset": arguments.dataset,

@@ -26,7 +26,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.servers import free_port
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 
 _POLL_S = 0.02
 
@@ -79,11 +79,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             command = [sys.executable, "-m", "draftline", "serve", "--model", model.checkpoint, "--port", str(port)]
             command += ["--load-format", model.load_format]
             seconds = seconds_to_ready(command, port, environment, arguments.timeout)
-    conditions = Conditions.now(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     result = {
-        "date": conditions.date,
-        "machine": conditions.machine,
-        "commit": conditions.commit,
+        **conditions("cuda" if torch.cuda.is_available() else "cpu"),
         "model": arguments.shape or arguments.model,
         "kernels": "cold" if arguments.cold else "compiled",
         "ready_s": round(seconds, 2),

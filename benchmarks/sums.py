@@ -13,14 +13,13 @@ import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from multiprocessing.connection import wait
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.parallel.group import RankGroup, meet
 from draftline.kernels import select_ops
 
@@ -133,7 +132,7 @@ def _name(dtype: torch.dtype) -> str:
 
 def _say(device: torch.device, what: Mapping[str, object], times: Mapping[str, float]) -> None:
     micros = {name: round(seconds * 1e6, 2) for name, seconds in times.items()}
-    print(json.dumps({**asdict(Conditions.now(device)), **what, **micros}), flush=True)
+    print(json.dumps({**conditions(device), **what, **micros}), flush=True)
 
 
 def main() -> None:

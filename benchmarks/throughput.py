@@ -33,7 +33,7 @@ from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender,
 from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
 from draftline.engine.bench.lines import ResultLines, output_file
 from draftline.engine.bench.numbers import names
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.throughput import compare, table
 from draftline.engine.config import EngineConfig
 from draftline.engine.runner.device import select_device
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     options = engine_options(arguments.set, own=_ARGUMENTS)
     ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in arguments.dtype]
     device = ours[0].device
-    conditions = Conditions.now(device)
+    begun = conditions(device)
     compared = names(arguments.compare)
     contenders: list[Contender] = [*ours]
     if "transformers" in compared:
@@ -100,7 +100,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     if "llama.cpp" in compared:
         contenders.append(LlamaCpp(model, device, max_model_len))
     for workload in workloads:
-        yield from compare(contenders, model.name, workload, arguments.best_of, conditions)
+        for fields in compare(contenders, model.name, workload, arguments.best_of):
+            yield {**begun, **fields}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

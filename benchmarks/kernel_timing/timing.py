@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 
 Call = Callable[[], object]
 
@@ -205,7 +205,7 @@ class Bench:
     def save(self, path: Path) -> None:
         """Save all results as JSON."""
         content = {
-            "conditions": asdict(Conditions.now(torch.device("cuda"))),
+            "conditions": conditions("cuda"),
             "ceilings": asdict(self.ceilings),
             "results": [asdict(result) for result in self.results],
             "failed": self.failed,

@@ -13,13 +13,10 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from multiprocessing.connection import Connection
 
-import torch
-
 from draftline.engine.bench.numbers import positive_ints
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.parallel.plan_codec import PlanDecoder, encode
 from draftline.engine.parallel.plan_ring import PlanReceiver, PlanSender
 from draftline.engine.params import SamplingParams
@@ -94,10 +91,10 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=positive_ints, default=[1, 64], help="rows of a plan (default: 1,64)")
     options = parser.parse_args()
-    conditions = asdict(Conditions.now(torch.device("cpu")))
+    begun = conditions()
     for receivers in options.receivers:
         for rows in options.rows:
-            line = {**conditions, "receivers": receivers, "rows": rows, **measure(receivers, rows)}
+            line = {**begun, "receivers": receivers, "rows": rows, **measure(receivers, rows)}
             print(json.dumps(line), flush=True)
 
 

@@ -18,13 +18,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from common.arguments import add_output
 from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.bench.lines import ResultLines, output_file
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from schemas.coverage import ENGINES, judge, read_cases, read_suite, summary
 
 
@@ -71,9 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         corpora |= {} if arguments.suite is None else read_suite(arguments.suite)
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
-    conditions = Conditions.now(torch.device("cpu"))
     with output_file(arguments.output) as out:
-        lines = ResultLines(out)
+        lines = ResultLines(out, conditions())
         for name in arguments.engines.split(","):
             try:
                 engine = ENGINES[name]()
@@ -83,10 +81,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             for corpus, cases in corpora.items():
                 fields = {
                     "section": "coverage",
-                    "date": conditions.date,
-                    "machine": conditions.machine,
-                    "commit": conditions.commit,
-                    "versions": dict(conditions.versions),
                     "engine": name,
                     "engine_version": version(name),
                     "corpus": corpus,

@@ -21,13 +21,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.chat.calls import Tool
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import InvalidRequestError
@@ -134,7 +132,7 @@ def main(argv: list[str] | None = None) -> None:
     tools = read_tools(arguments.package)
     if not tools:
         parser.error(f"{arguments.package}: there are no tools in its folder data")
-    conditions = Conditions.now(torch.device("cpu"))
+    begun = conditions()
     started = time.process_time()
     counts = Counter[str]()
     for tool in tools:
@@ -145,7 +143,7 @@ def main(argv: list[str] | None = None) -> None:
             print(f"{tool['name']}: {error}", file=sys.stderr)
     seconds = time.process_time() - started
     results = {"tool_format": arguments.tool_format, "tools": len(tools), **counts, "cpu_s": round(seconds, 1)}
-    print(json.dumps({**asdict(conditions), **results}))
+    print(json.dumps({**begun, **results}))
 
 
 if __name__ == "__main__":

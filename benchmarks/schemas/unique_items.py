@@ -15,10 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from draftline import LLM
-from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.provenance import conditions
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.vocabulary import ByteVocabulary
@@ -53,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, help="the number of items of each kind, at most 200 objects")
     options = parser.parse_args()
-    print(Conditions.now(torch.device("cpu")).machine)
+    print(conditions()["machine"])
     with LLM("smollm2", kv_cache_memory_gib=0.05, max_num_seqs=1) as llm:
         tokens = ByteVocabulary.of(llm.tokenizer, llm.info.config.vocab_size, frozenset(llm.info.eos_token_ids))
     compiler = ConstraintCompiler(tokens)

@@ -9,8 +9,6 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,34 +23,24 @@ ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("draftline", "torch", "triton", "transformers", "llama-cpp-python", "vllm", "sglang")
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """The conditions of a measurement.
+def conditions(device: torch.device | str | None = None) -> dict[str, Any]:
+    """The current conditions, as fields of every line, for work on ``device``; None for a CPU, or a server elsewhere.
 
-    Attributes:
-        date: the start, in UTC.
-        machine: the name of the GPU, or of the CPU with the number of cores that this process may use.
-        load: the load average of the minute before.
-        commit: the commit of the repository, with ``-dirty`` if files differ from it; None outside a repository.
-        versions: the versions of Python and of the relevant packages that are installed.
+    - ``date``: now, in UTC.
+    - ``machine``: the name of the GPU, or of the CPU with the number of cores that this process may use.
+    - ``load``: the load average of the minute before.
+    - ``commit``: the repository's, with ``-dirty`` if files differ from it; None outside a repository.
+    - ``versions``: those of Python and of the relevant packages that are installed.
+    - ``command``: see `command_line`.
     """
-
-    date: str
-    machine: str
-    load: float
-    commit: str | None
-    versions: Mapping[str, str]
-
-    @staticmethod
-    def now(device: torch.device | None = None) -> Conditions:
-        """The current conditions, for work on ``device``; None for work that is done elsewhere, by a server."""
-        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        return Conditions(date, _machine(device), round(os.getloadavg()[0], 2), _commit(), _versions())
-
-
-def conditions(device: torch.device | None = None) -> dict[str, Any]:
-    """The current conditions and the command, as fields of every line."""
-    return {**asdict(Conditions.now(device)), "command": command_line()}
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": _machine(device),
+        "load": round(os.getloadavg()[0], 2),
+        "commit": _commit(),
+        "versions": _versions(),
+        "command": command_line(),
+    }
 
 
 def conditions_of(engine: EngineConfig) -> dict[str, Any]:
@@ -74,10 +62,10 @@ def command_line() -> str:
     return shlex.join(words)
 
 
-def _machine(device: torch.device | None) -> str:
+def _machine(device: torch.device | str | None) -> str:
     from draftline.engine.fingerprint import cpu_name  # imports torch, which takes seconds
 
-    if device is not None and device.type == "cuda":
+    if str(device).startswith("cuda"):
         import torch
 
         return torch.cuda.get_device_name(device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from rich.table import Table
 
 from draftline.engine.bench.batches import BenchmarkRequest, OfflineWorkload
 from draftline.engine.bench.contenders.engines import Contender
-from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.rounds import results_of_rounds
 
 STATISTICS: dict[str, Callable[[list[float]], float]] = {"best": min, "median": statistics.median}
@@ -69,9 +68,8 @@ def summarize(
     workload: OfflineWorkload,
     rounds: Sequence[Round],
     statistic: str,
-    conditions: Conditions,
 ) -> dict[str, Any]:
-    """The fields of a line: the conditions, and one engine on one workload, with rounds combined by one of STATISTICS.
+    """The fields of a line: one engine on one workload, with rounds combined by one of STATISTICS.
 
     ``seconds`` is the wall time of the whole workload, ``prefill_s`` that of the same requests with one token each.
     ``tokens_per_s`` are generated tokens divided by ``seconds``, ``prompt_tokens_per_s`` prompt tokens divided by
@@ -86,7 +84,6 @@ def summarize(
     prompt_tokens = sum(len(request.prompt) for request in requests)
     later_tokens = tokens - len(requests)
     return {
-        **asdict(conditions),
         "engine": contender.name,
         "options": dict(contender.options),
         "model": model,
@@ -108,7 +105,7 @@ def summarize(
 
 
 def compare(
-    contenders: Sequence[Contender], model: str, workload: OfflineWorkload, rounds: int, conditions: Conditions
+    contenders: Sequence[Contender], model: str, workload: OfflineWorkload, rounds: int
 ) -> Iterator[dict[str, Any]]:
     """Run a workload on every contender, in alternating rounds so that disturbances affect all alike.
 
@@ -123,7 +120,7 @@ def compare(
 
     def results(taken: Sequence[Sequence[Round]]) -> Iterator[dict[str, Any]]:
         for contender, times in zip(contenders, zip(*taken, strict=True), strict=True):
-            yield summarize(contender, model, workload, times, statistic, conditions)
+            yield summarize(contender, model, workload, times, statistic)
 
     taken_in_turns = ([measure(contender, workload) for contender in contenders] for _ in range(rounds))
     yield from results_of_rounds(taken_in_turns, results)

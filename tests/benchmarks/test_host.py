@@ -13,11 +13,8 @@ from host import VARIANTS, WINDOW
 
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import SMOLLM2_135M
-from draftline.engine.bench.provenance import Conditions
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.spec.adaptive import STEPS_PER_CHOICE
-
-CONDITIONS = Conditions("2026-01-01T00:00:00+00:00", "a machine", 0.5, None, {"python": "3.11"})
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +52,7 @@ def test_every_row_decodes_in_every_timed_step(
 
 
 def test_the_best_round_counts() -> None:
-    line = host.result(CONDITIONS, "plain", 4, [3e-6, 2e-6, 9e-6])
+    line = host.result("plain", 4, [3e-6, 2e-6, 9e-6])
     assert (line["us_per_step"], line["us_per_row"], line["rounds"]) == (2.0, 0.5, [3.0, 2.0, 9.0])
 
 

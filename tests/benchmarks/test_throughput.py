@@ -17,7 +17,6 @@ from draftline.engine.bench.batches import WORKLOADS, BenchmarkRequest, OfflineW
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.bench.lines import json_line
-from draftline.engine.bench.provenance import Conditions
 from draftline.engine.bench.throughput import Round, compare, measure, summarize, table
 from draftline.models.families import config_from_hf
 from draftline.models.tokenization.tokenizer import Tokenizer
@@ -34,9 +33,6 @@ TINY = {
     "max_position_embeddings": 512,
     "eos_token_id": 2,
 }
-
-
-CONDITIONS = Conditions("2026-01-01T00:00:00+00:00", "a machine", 0.5, None, {"python": "3.11"})
 
 
 class Recorder:
@@ -168,7 +164,7 @@ def test_a_prefill_workload_runs_once() -> None:
 def test_rates_follow_from_the_rounds(statistic: str, prefill_s: float, seconds: float) -> None:
     rounds = [Round(1.0, 9.0), Round(2.0, 5.0), Round(3.0, 6.0)]
     workload = OfflineWorkload("w", 4, (10, 10), (16, 16))
-    result = summarize(Recorder(), "m", workload, rounds, statistic, CONDITIONS)
+    result = summarize(Recorder(), "m", workload, rounds, statistic)
     assert (result["prefill_s"], result["seconds"]) == (prefill_s, seconds)
     assert (result["requests"], result["prompt_tokens"], result["tokens"]) == (4, 40, 64)
     assert result["tokens_per_s"] == pytest.approx(64 / seconds)
@@ -178,7 +174,7 @@ def test_rates_follow_from_the_rounds(statistic: str, prefill_s: float, seconds:
 
 
 def test_prefill_alone_has_no_decode_rate() -> None:
-    result = summarize(Recorder(), "m", OfflineWorkload("w", 2, (5, 5), (1, 1)), [Round(1.0, 1.0)], "best", CONDITIONS)
+    result = summarize(Recorder(), "m", OfflineWorkload("w", 2, (5, 5), (1, 1)), [Round(1.0, 1.0)], "best")
     assert result["decode_tokens_per_s"] is None
 
 
@@ -194,13 +190,13 @@ def test_contenders_take_turns_after_their_warm_ups() -> None:
             order.append(self.name)
 
     workload = OfflineWorkload("w", 1, (5, 5), (16, 16))
-    results = list(compare([Turn("a"), Turn("b")], "m", workload, rounds=2, conditions=CONDITIONS))
+    results = list(compare([Turn("a"), Turn("b")], "m", workload, rounds=2))
     assert order == ["a", "b", *["a", "a", "b", "b"] * 2]
     assert [(line["engine"], line["statistic"]) for line in results] == [("a", "median"), ("b", "median")]
 
 
 def test_the_best_round_of_a_single_contender_counts() -> None:
-    (result,) = compare([Recorder()], "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), 3, CONDITIONS)
+    (result,) = compare([Recorder()], "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), 3)
     assert result["statistic"] == "best"
     assert len(result["rounds"]) == 3
 
@@ -212,7 +208,7 @@ def test_an_interruption_leaves_the_rounds_that_every_contender_has_run() -> Non
             if len(self.runs) == 6:  # in its third round, after a warm-up
                 raise KeyboardInterrupt
 
-    found = compare([Recorder(), Interrupted()], "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), 5, CONDITIONS)
+    found = compare([Recorder(), Interrupted()], "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), 5)
     lines = [next(found), next(found)]
     assert [(line["interrupted"], len(line["rounds"])) for line in lines] == [(True, 2)] * 2
     with pytest.raises(KeyboardInterrupt):
@@ -220,28 +216,27 @@ def test_an_interruption_leaves_the_rounds_that_every_contender_has_run() -> Non
 
 
 def test_a_comparison_of_commits_leaves_out_what_was_interrupted(tmp_path: Path) -> None:
-    result = summarize(Recorder(), "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best", CONDITIONS)
+    result = summarize(Recorder(), "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best")
     path = tmp_path / "results.jsonl"
     path.write_text("\n".join(map(json_line, (result, {"interrupted": True, **result, "tokens_per_s": 0.1}))))
     assert [line["tokens_per_s"] for line in read(path).values()] == [1.0]
 
 
-def test_a_line_starts_with_the_conditions() -> None:
-    result = summarize(Recorder(), "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best", CONDITIONS)
+def test_a_line_has_the_engines_options() -> None:
+    result = summarize(Recorder(), "m", OfflineWorkload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best")
     line = json.loads(json_line(result))
-    assert list(line)[:6] == ["date", "machine", "load", "commit", "versions", "engine"]
-    assert (line["machine"], line["load"], line["options"]) == ("a machine", 0.5, {"block_size": 8})
+    assert (line["engine"], line["options"]) == (Recorder().name, {"block_size": 8})
 
 
 def test_the_table_gives_the_first_engines_speed_up() -> None:
     workload = OfflineWorkload("w", 1, (5, 5), (16, 16))
-    ours = summarize(Recorder(), "m", workload, [Round(1.0, 4.0)], "median", CONDITIONS)
+    ours = summarize(Recorder(), "m", workload, [Round(1.0, 4.0)], "median")
     other = Recorder()
     other.name = "other"
-    theirs = summarize(other, "m", workload, [Round(1.0, 10.0)], "median", CONDITIONS)
+    theirs = summarize(other, "m", workload, [Round(1.0, 10.0)], "median")
     console = Console(width=160, record=True, quiet=False)
     with console.capture() as shown:
-        console.print(table([ours, theirs]))
+        console.print(table([{"machine": "a machine", **line} for line in (ours, theirs)]))
     assert "2.50×" in shown.get()
     assert "speed-up: tokens/s of recorder (float32) divided by" in shown.get()
 

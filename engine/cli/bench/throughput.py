@@ -11,7 +11,7 @@ from draftline.engine.bench.contenders.shaped import SHAPE_HELP, check_has_no_mo
 from draftline.engine.bench.contenders.shapes import find_shape
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.numbers import names
-from draftline.engine.bench.provenance import command_line
+from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.bench.load import shown_at_the_end
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
@@ -63,7 +63,6 @@ def throughput(
     # These import torch, which takes seconds.
     from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender, Draftline, Transformers
     from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
-    from draftline.engine.bench.provenance import Conditions
     from draftline.engine.bench.throughput import compare as run
     from draftline.engine.bench.throughput import table
     from draftline.engine.runner.device import select_device
@@ -82,11 +81,10 @@ def throughput(
                 contenders.append(LlamaCpp(model, ours.device, longest))
         except ValueError as error:
             raise UsageError(f"--compare: {error}") from None
-        conditions = Conditions.now(ours.device)
         with (
-            result_lines(output, {"benchmark": "throughput", "command": command_line()}) as lines,
+            result_lines(output, {**conditions(ours.device), "benchmark": "throughput"}) as lines,
             shown_at_the_end(lines, lambda written: [table(written)]),
         ):
             for workload in chosen:
-                for fields in run(contenders, model.name, workload, rounds, conditions):
+                for fields in run(contenders, model.name, workload, rounds):
                     lines.write(fields)

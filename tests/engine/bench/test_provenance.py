@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from byte_tokenizer import write_byte_model
 from typer.testing import CliRunner
 
@@ -31,3 +32,11 @@ def test_the_machine_is_that_of_an_engine_in_this_process(
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines, done.output
     assert {line["machine"] for line in lines} == {"the machine of cpu"}
+
+
+def test_a_line_begins_with_the_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"GPU {device}")
+    found = provenance.conditions("cuda:1")
+    assert list(found) == ["date", "machine", "load", "commit", "versions", "command"]
+    assert found["machine"] == provenance.conditions(torch.device("cuda:1"))["machine"] == "GPU cuda:1"
+    assert "cores" in provenance.conditions("cpu")["machine"]
