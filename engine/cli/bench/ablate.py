@@ -17,8 +17,8 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.plots.ablation import plot_ablation
 from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.provenance import conditions_of
-from draftline.engine.cli.bench.load import console, progress_bar
-from draftline.engine.cli.bench.output import OutputFile, PlotFile
+from draftline.engine.cli.bench.load import progress_bar
+from draftline.engine.cli.bench.output import OutputFile, PlotFile, console
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError

@@ -22,8 +22,8 @@ from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.targets.connect import Credentials, connect
-from draftline.engine.cli.bench.load import Load, check_answered, console, load_report, measure_loads, shown_at_the_end
-from draftline.engine.cli.bench.output import OutputFile
+from draftline.engine.cli.bench.load import Load, check_answered, load_report, measure_loads
+from draftline.engine.cli.bench.output import OutputFile, console, shown_at_the_end
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 

@@ -10,8 +10,7 @@ import typer
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import conditions_of
-from draftline.engine.cli.bench.load import console
-from draftline.engine.cli.bench.output import OutputFile
+from draftline.engine.cli.bench.output import OutputFile, console
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError

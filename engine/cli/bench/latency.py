@@ -24,9 +24,9 @@ from draftline.engine.bench.rounds import results_of_rounds
 from draftline.engine.bench.summary import percentiles
 from draftline.engine.bench.tables import milliseconds
 from draftline.engine.bench.targets.target import Target
-from draftline.engine.cli.bench.load import opened, shown_at_the_end
+from draftline.engine.cli.bench.load import opened
 from draftline.engine.cli.bench.numbers import option_ints
-from draftline.engine.cli.bench.output import OutputFile
+from draftline.engine.cli.bench.output import OutputFile, shown_at_the_end
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import CallFailedError, UsageError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,6 +26,7 @@ from draftline.engine.bench.summary import unanswered
 from draftline.engine.bench.tables import load_table, turns_table
 from draftline.engine.bench.targets.connect import Credentials, connect
 from draftline.engine.bench.targets.target import Target, TargetInfo
+from draftline.engine.cli.bench.output import console, shown_at_the_end
 from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
@@ -35,10 +36,6 @@ from draftline.engine.options import flag
 _KNOWN_BEFORE = 0.05
 """Share of prompt tokens that chance does not explain: a chat's template may begin all prompts alike."""
 
-WIDTH = 180
-"""Columns of a table in a file, which has no width of its own."""
-
-
 TargetUrl = Annotated[
     str | None,
     typer.Option(metavar="URL", help="the server: grpc://HOST:PORT, or http(s)://… of any OpenAI-compatible one"),
@@ -47,12 +44,6 @@ TargetUrl = Annotated[
 
 Load = tuple[Mapping[str, object], Workload]
 """A load, with the values of what a sweep varies; empty for a single load."""
-
-
-def console(width: int = WIDTH) -> Console:
-    """Standard error, where progress and tables go: results go to standard output. ``width`` is that in a file."""
-    found = Console(stderr=True)
-    return found if found.is_terminal else Console(stderr=True, width=width)
 
 
 def run_loads(
@@ -158,24 +149,6 @@ def progress_bar(shown: Console, total: int, name: str) -> Iterator[OnAnswer]:
             bar.update(task, advance=1, failed=f"{failed} failed" if failed else "")
 
         yield advance
-
-
-@contextmanager
-def shown_at_the_end(
-    lines: ResultLines, show: Callable[[Sequence[dict[str, Any]]], Iterable[RenderableType]]
-) -> Iterator[None]:
-    """Show the results at the end, also of a benchmark that was interrupted or has failed.
-
-    Args:
-        lines: the results.
-        show: makes the tables and the notes of results, of which there are some.
-    """
-    try:
-        yield
-    finally:
-        if lines.written:
-            for shown in show(lines.written):
-                console().print(shown)
 
 
 def load_report(lines: Sequence[dict[str, Any]], varied: Sequence[str]) -> Iterator[RenderableType]:

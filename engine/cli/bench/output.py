@@ -1,13 +1,16 @@
-"""The files that benchmarks write."""
+"""The files that benchmarks write, and the tables that they show."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console, RenderableType
 
+from draftline.engine.bench.lines import ResultLines
 from draftline.engine.errors import UsageError
 
 OutputFile = Annotated[
@@ -27,3 +30,27 @@ def check_not_read(output: Path, results: Iterable[Path]) -> None:
     """
     if output.exists() and any(path.exists() and path.samefile(output) for path in results):
         raise UsageError(f"--output: {output}: has the results; name another file")
+
+
+def console(width: int = 180) -> Console:
+    """Standard error, where progress and tables go: results go to standard output. ``width`` is that in a file."""
+    found = Console(stderr=True)
+    return found if found.is_terminal else Console(stderr=True, width=width)
+
+
+@contextmanager
+def shown_at_the_end(
+    lines: ResultLines, show: Callable[[Sequence[dict[str, Any]]], Iterable[RenderableType]]
+) -> Iterator[None]:
+    """Show the results at the end, also of a benchmark that was interrupted or has failed.
+
+    Args:
+        lines: the results.
+        show: makes the tables and the notes of results, of which there are some.
+    """
+    try:
+        yield
+    finally:
+        if lines.written:
+            for shown in show(lines.written):
+                console().print(shown)

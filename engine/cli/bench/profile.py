@@ -20,9 +20,8 @@ from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.profile.tables import kernel_table, memory_table, phase_table
 from draftline.engine.bench.provenance import conditions, conditions_of
 from draftline.engine.cli.backend import connected, server_errors
-from draftline.engine.cli.bench.load import console
 from draftline.engine.cli.bench.numbers import option_ints
-from draftline.engine.cli.bench.output import OutputFile
+from draftline.engine.cli.bench.output import OutputFile, console
 from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.models import find_models
 from draftline.engine.cli.views.top import Snapshot

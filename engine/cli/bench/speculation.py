@@ -12,9 +12,8 @@ from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions_of
 from draftline.engine.bench.questions import read_questions
 from draftline.engine.chat.messages import Chat
-from draftline.engine.cli.bench.load import shown_at_the_end
 from draftline.engine.cli.bench.numbers import option_ints
-from draftline.engine.cli.bench.output import OutputFile
+from draftline.engine.cli.bench.output import OutputFile, shown_at_the_end
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig, without_drafts
 from draftline.engine.errors import UsageError

@@ -12,8 +12,7 @@ from draftline.engine.bench.contenders.shapes import find_shape
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.numbers import names
 from draftline.engine.bench.provenance import conditions
-from draftline.engine.cli.bench.load import shown_at_the_end
-from draftline.engine.cli.bench.output import OutputFile
+from draftline.engine.cli.bench.output import OutputFile, shown_at_the_end
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError, temporary_folder
