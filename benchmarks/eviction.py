@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.bench.eviction import POLICIES, compare, trace
-from draftline.engine.bench.lines import ResultLines, output_file
+from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.load.workloads import Conversation, Turn, find_workload
 from draftline.engine.bench.provenance import conditions
 
@@ -43,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     shares = [float(share) for share in arguments.shares.split(",")]
     rates: dict[tuple[str, float, str], list[float]] = {}
-    with output_file(arguments.output) as out:
-        lines = ResultLines(out, {**conditions(), "benchmark": "eviction"})
+    with result_lines(arguments.output, {**conditions(), "benchmark": "eviction"}) as lines:
         for name in arguments.workloads.split(","):
             own = find_workload(name, arguments.preset)
             each = max(1, arguments.conversations // arguments.groups)

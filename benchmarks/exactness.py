@@ -30,7 +30,6 @@ from typing import Any
 
 from common.arguments import add_model, add_output, positive_int, some_names
 from common.settings import add_settings, engine_options
-from rich.console import Console
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import find_shape
@@ -38,9 +37,11 @@ from draftline.engine.bench.exact.columns import OWN_OPTIONS
 from draftline.engine.bench.exact.measure import measure
 from draftline.engine.bench.exact.results import holds, table
 from draftline.engine.bench.exact.suites import SUITES, questions, random_prompts, suite
-from draftline.engine.bench.lines import ResultLines, output_file
+from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.numbers import names
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.provenance import conditions_of
+from draftline.engine.cli.bench.output import console
+from draftline.engine.config import EngineConfig
 from draftline.engine.options import flag
 from draftline.engine.protocol import Prompt
 
@@ -115,13 +116,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
     command = shlex.join(["python", *(sys.argv if argv is None else ["benchmarks/exactness.py", *argv])])
-    console = Console(stderr=True)
-    console = Console(stderr=True, width=None if console.is_terminal else 200)
     all_hold = True
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        output_file(arguments.output) as out,
-    ):
+    with tempfile.TemporaryDirectory() as folder:
         try:
             common, draft_model = _common(arguments, Path(folder))
             prompts = _prompts(arguments)
@@ -129,22 +125,18 @@ def main(argv: Sequence[str] | None = None) -> None:
             lists = (arguments.dtype, arguments.quantization, arguments.kv_cache_dtype)
             for dtype, quantization, cache_dtype in product(*lists):
                 chosen = {"dtype": dtype, "quantization": quantization, "kv_cache_dtype": cache_dtype}
-                lines = ResultLines(out)
-                measured = measure(common | chosen, draft_model, suites, arguments.max_tokens, names(arguments.columns))
-                for column, engine, result in measured:
-                    about = {
-                        **conditions(engine.info.device),
-                        "command": command,
-                        "model": arguments.shape or common["model"],
-                        "draft_model": arguments.draft_shape or draft_model,
-                        **chosen,
-                        "dtype": engine.info.dtype,
-                        "weights": engine.info.quantization,
-                        "system_fingerprint": engine.info.system_fingerprint,
-                        "options": dict(column.options),
-                    }
-                    lines.write({**about, **result})
-                console.print(table(lines.written))
+                given = common | chosen
+                about = {
+                    **conditions_of(EngineConfig.model_validate(given)),
+                    "command": command,
+                    "model": arguments.shape or common["model"],
+                    "draft_model": arguments.draft_shape or draft_model,
+                    **chosen,
+                }
+                with result_lines(arguments.output, about) as lines:
+                    for result in measure(given, draft_model, suites, arguments.max_tokens, names(arguments.columns)):
+                        lines.write(result)
+                console(200).print(table(lines.written))
                 all_hold &= all(map(holds, lines.written))
         except (OSError, ValueError) as error:
             raise SystemExit(str(error)) from None

@@ -38,7 +38,7 @@ from typing_extensions import override
 from draftline.engine.bench.batches import OfflineWorkload
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import SMOLLM2_135M
-from draftline.engine.bench.lines import ResultLines, output_file
+from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.chat.calls import Tool
 from draftline.engine.chat.messages import Chat
@@ -343,9 +343,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = _arguments(argv)
     with (
         tempfile.TemporaryDirectory() as folder,
-        output_file(arguments.output) as out,
+        result_lines(arguments.output, conditions()) as lines,
     ):
-        lines = ResultLines(out, conditions())
         write_placeholder_tokenizer(Path(folder), SMOLLM2_135M["vocab_size"])
         (Path(folder) / "config.json").write_text(json.dumps(SMOLLM2_135M))
         tokenizer = Tokenizer.from_folder(Path(folder))

@@ -36,11 +36,10 @@ import torch
 from common.arguments import add_model, add_output, fill, positive_int, positive_ints, refuse
 from common.settings import add_settings, engine_options
 from drafts.plot import plot
-from rich.console import Console
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
-from draftline.engine.bench.lines import ResultLines, output_file
+from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.speculation.compare import measure, tables
 from draftline.engine.bench.speculation.engines import in_own_process, running
@@ -51,6 +50,7 @@ from draftline.engine.bench.speculation.prompts import (
     random_tokens,
     read_spec_bench,
 )
+from draftline.engine.cli.bench.output import shown_at_the_end
 from draftline.engine.config import EngineConfig, without_drafts
 from draftline.engine.protocol import GenerateRequest
 from draftline.spec.synthetic import chance_of_length
@@ -169,40 +169,28 @@ def _questions(arguments: argparse.Namespace) -> list[SpecBenchQuestion]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        output_file(arguments.output) as out,
-    ):
-        lines = ResultLines(out)
+    with tempfile.TemporaryDirectory() as folder:
         try:
             without, configs = _configurations(arguments, Path(folder))
             list(_requests(arguments, 1, 1))
         except (OSError, ValueError) as error:
             raise SystemExit(str(error)) from None
-        with ExitStack() as engines:
-            plain = engines.enter_context(running(without, arguments.engine_process))
-            drafting = [engines.enter_context(running(config, arguments.engine_process)) for config in configs]
-            begun = conditions(plain.info.device)
-            try:
-                for concurrency in arguments.concurrency:
-                    for about, requests in _requests(arguments, concurrency, plain.info.config.vocab_size):
-                        found = measure(plain, drafting, requests, concurrency, arguments.rounds)
-                        for config, measured in zip(configs, found, strict=True):
-                            fields = {
-                                **begun,
-                                "model": arguments.shape or without.model,
-                                "draft_model": arguments.draft_shape or config.draft_model,
-                                "dataset": arguments.dataset,
-                                "options": config.model_dump(exclude_defaults=True, exclude={"model", "draft_model"}),
-                                "engine_process": in_own_process(config, arguments.engine_process),
-                                **about,
-                                **measured,
-                            }
-                            lines.write(fields)
-            finally:
-                if lines.written:
-                    for table in tables(lines.written):
-                        Console(stderr=True, width=140).print(table)
+        with ExitStack() as stack:
+            plain = stack.enter_context(running(without, arguments.engine_process))
+            drafting = [stack.enter_context(running(config, arguments.engine_process)) for config in configs]
+            common = {"model": arguments.shape or without.model, "dataset": arguments.dataset}
+            lines = stack.enter_context(result_lines(arguments.output, {**conditions(plain.info.device), **common}))
+            stack.enter_context(shown_at_the_end(lines, tables))
+            for concurrency in arguments.concurrency:
+                for about, requests in _requests(arguments, concurrency, plain.info.config.vocab_size):
+                    found = measure(plain, drafting, requests, concurrency, arguments.rounds)
+                    for config, measured in zip(configs, found, strict=True):
+                        fields = {
+                            "draft_model": arguments.draft_shape or config.draft_model,
+                            "options": config.model_dump(exclude_defaults=True, exclude={"model", "draft_model"}),
+                            "engine_process": in_own_process(config, arguments.engine_process),
+                        }
+                        lines.write({**fields, **about, **measured})
     if arguments.plot is not None:
         plot(lines.written, arguments.plot)
     if any(result.get("different_answers") for result in lines.written):

@@ -20,7 +20,6 @@ from typing import Any
 
 from common.arguments import add_model, add_output, fill, positive_int, refuse, some_names
 from common.settings import add_settings, engine_options
-from rich.console import Console
 
 from draftline.engine.bench.batches import (
     CPU_WORKLOADS,
@@ -31,10 +30,11 @@ from draftline.engine.bench.batches import (
 )
 from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender, Draftline, Transformers
 from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
-from draftline.engine.bench.lines import ResultLines, output_file
+from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.numbers import names
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.provenance import conditions_of
 from draftline.engine.bench.throughput import compare, table
+from draftline.engine.cli.bench.output import shown_at_the_end
 from draftline.engine.config import EngineConfig
 from draftline.engine.runner.device import select_device
 
@@ -92,7 +92,6 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     options = engine_options(arguments.set, own=_ARGUMENTS)
     ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in arguments.dtype]
     device = ours[0].device
-    begun = conditions(device)
     compared = names(arguments.compare)
     contenders: list[Contender] = [*ours]
     if "transformers" in compared:
@@ -100,28 +99,22 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     if "llama.cpp" in compared:
         contenders.append(LlamaCpp(model, device, max_model_len))
     for workload in workloads:
-        for fields in compare(contenders, model.name, workload, arguments.best_of):
-            yield {**begun, **fields}
+        yield from compare(contenders, model.name, workload, arguments.best_of)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        output_file(arguments.output) as out,
-    ):
-        lines = ResultLines(out)
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            for fields in run(arguments, Path(folder)):
-                lines.write(fields)
+            with (
+                result_lines(arguments.output, conditions_of(EngineConfig(device=arguments.device))) as lines,
+                shown_at_the_end(lines, lambda written: [table(written)]),
+            ):
+                for fields in run(arguments, Path(folder)):
+                    lines.write(fields)
         except ValueError as error:
             raise SystemExit(str(error)) from None
-        finally:
-            if lines.written:
-                console = Console(stderr=True)
-                # A log file has no width: do not cut the table to 80 columns there.
-                Console(stderr=True, width=None if console.is_terminal else 160).print(table(lines.written))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from draftline.engine.bench import numbers
 from draftline.engine.bench.contenders.shapes import SHAPES
+from draftline.engine.bench.lines import result_lines
+from draftline.engine.errors import UsageError
 from draftline.engine.options import flag
 
 Value = TypeVar("Value")
@@ -54,10 +56,10 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def _output(text: str) -> Path:
     path = Path(text)
     try:
-        path.open("a").close()  # before a long measurement
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from None
-    return path
+        with result_lines(path, {}):  # before a long measurement
+            return path
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--output: ")) from None
 
 
 def refuse(parser: argparse.ArgumentParser, arguments: argparse.Namespace, names: Iterable[str], problem: str) -> None:

@@ -22,7 +22,7 @@ from common.arguments import add_output
 from rich.console import Console
 from rich.table import Table
 
-from draftline.engine.bench.lines import ResultLines, output_file
+from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from schemas.coverage import ENGINES, judge, read_cases, read_suite, summary
 
@@ -70,8 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         corpora |= {} if arguments.suite is None else read_suite(arguments.suite)
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
-    with output_file(arguments.output) as out:
-        lines = ResultLines(out, conditions())
+    with result_lines(arguments.output, conditions()) as lines:
         for name in arguments.engines.split(","):
             try:
                 engine = ENGINES[name]()

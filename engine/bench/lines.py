@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TextIO
 
 from draftline.engine.errors import UsageError
@@ -41,7 +40,7 @@ class ResultLines:
         written: every result, as it was written.
     """
 
-    def __init__(self, out: TextIO, common: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def __init__(self, out: TextIO, common: Mapping[str, Any]) -> None:
         """``common`` fields come first in every line."""
         self.written: list[dict[str, Any]] = []
         self._out = out
@@ -57,25 +56,27 @@ class ResultLines:
 
 
 @contextmanager
-def output_file(output: Path | None) -> Iterator[TextIO]:
-    """A file to append to, or standard output where ``output`` is None.
+def result_lines(output: Path | None, common: Mapping[str, Any]) -> Iterator[ResultLines]:
+    """Append lines of the current `FORMAT` to a file, or print them where ``output`` is None.
+
+    A file that this makes, and that gets no line, is removed.
 
     Raises:
         UsageError: the file cannot be opened.
     """
+    common = {"format": FORMAT, **common}
     if output is None:
-        yield sys.stdout
+        yield ResultLines(sys.stdout, common)
         return
+    is_new = not output.exists()
     try:
         out = output.open("a", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--output: {output}: {error.strerror}") from error
     with out:
-        yield out
-
-
-@contextmanager
-def result_lines(output: Path | None, common: Mapping[str, Any]) -> Iterator[ResultLines]:
-    """Append lines of the current `FORMAT` to a file, or print them; see `output_file`."""
-    with output_file(output) as out:
-        yield ResultLines(out, {"format": FORMAT, **common})
+        lines = ResultLines(out, common)
+        try:
+            yield lines
+        finally:
+            if is_new and not lines.written:
+                output.resolve().unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,11 @@ def test_an_argument_that_would_be_ignored_is_refused(
     with pytest.raises(SystemExit) as raised:
         importlib.import_module(script).main(line.split())
     assert error in capsys.readouterr().err + str(raised.value)
+
+
+def test_an_output_is_not_made_where_a_later_argument_is_wrong(tmp_path: Path) -> None:
+    output = tmp_path / "results.jsonl"
+    for script, wrong in (("throughput", "--compare vlm"), ("exactness", "--suites odd"), ("host", "--rows 0")):
+        with pytest.raises(SystemExit):
+            importlib.import_module(script).main(f"--output {output} {wrong}".split())
+        assert not output.exists()

@@ -11,7 +11,7 @@ import torch
 
 from draftline.engine.bench.exact.answers import EngineAnswers, answer_in_fresh_process
 from draftline.engine.bench.exact.columns import ALONE, Column, columns, scarce
-from draftline.engine.bench.exact.results import compare
+from draftline.engine.bench.exact.results import result
 from draftline.engine.config import EngineConfig
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.runner.device import select_device
@@ -23,8 +23,8 @@ def measure(
     suites: Mapping[str, Sequence[GenerateRequest]],
     max_tokens: int,
     only: Sequence[str],
-) -> Iterator[tuple[Column, EngineAnswers, dict[str, Any]]]:
-    """One configuration: each column with the engine that answered, and its results, the reference first.
+) -> Iterator[dict[str, Any]]:
+    """One configuration: the fields of each column's result in each suite, the reference first.
 
     Args:
         given: options of all engines, besides those of this benchmark.
@@ -54,7 +54,7 @@ def measure(
     alone = answers_of(ALONE, suites)
     reference = dict(zip(suites, alone.suites, strict=True))
     for name, answers in reference.items():
-        yield ALONE, alone, compare(ALONE, name, answers, answers)
+        yield result(ALONE, alone.info, name, answers, answers)
     for column in found:
         chosen = {name: suites[name] for name in suites if column.suites is None or name in column.suites}
         if chosen:
@@ -63,4 +63,4 @@ def measure(
                 column = replace(column, options=options)
             got = answers_of(column, chosen)
             for name, answers in zip(chosen, got.suites, strict=True):
-                yield column, got, compare(column, name, answers, reference[name])
+                yield result(column, got.info, name, answers, reference[name])

@@ -10,13 +10,19 @@ from rich.table import Table
 
 from draftline.engine.bench.exact.answers import SuiteAnswers, equal_answers, first_difference
 from draftline.engine.bench.exact.columns import Column
+from draftline.engine.protocol import EngineInfo
 
 
-def compare(column: Column, name: str, got: SuiteAnswers, alone: SuiteAnswers) -> dict[str, Any]:
-    """The fields of a result: one suite in one column."""
+def result(column: Column, engine: EngineInfo, name: str, got: SuiteAnswers, alone: SuiteAnswers) -> dict[str, Any]:
+    """The fields of a result: one suite in one column, as an engine has answered it."""
     equal, equal_tokens = equal_answers(got.answers, alone.answers)
     difference = first_difference(got.answers, alone.answers)
     return {
+        "device": engine.device,
+        "dtype": engine.dtype,
+        "weights": engine.quantization,
+        "system_fingerprint": engine.system_fingerprint,
+        "options": dict(column.options),
         "suite": name,
         "column": column.name,
         "concurrency": column.concurrencies[-1],
@@ -47,17 +53,17 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     for name in ("equal", "equal tokens", "tokens/s", "counted"):
         shown.add_column(name, justify="right")
     shown.add_column("first difference: token and log-probability, alone")
-    for result in results:
-        at, n = result["first_difference"], result["questions"]
+    for line in results:
+        at, n = line["first_difference"], line["questions"]
         where = at and f"question {at['question']}, position {at['position']}: {at['got']}, {at['expected']}"
         shown.add_row(
-            result["suite"],
-            result["column"],
-            f"{result['equal']} of {n}",
-            f"{result['equal_tokens']} of {n}",
-            f"{result['tokens_per_s']:,.1f}",
-            f"{result['count']:,} {result['counted']}",
-            where or ("" if result["count"] else f"nothing shown: no {result['counted']}"),
-            style=None if holds(result) else "red",
+            line["suite"],
+            line["column"],
+            f"{line['equal']} of {n}",
+            f"{line['equal_tokens']} of {n}",
+            f"{line['tokens_per_s']:,.1f}",
+            f"{line['count']:,} {line['counted']}",
+            where or ("" if line["count"] else f"nothing shown: no {line['counted']}"),
+            style=None if holds(line) else "red",
         )
     return shown

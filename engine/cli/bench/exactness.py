@@ -73,13 +73,11 @@ def exactness(
             "kv_cache_dtype": engine.kv_cache_dtype,
         }
         with result_lines(output, about) as lines:
-            for column, answered, result in measure(given, draft_model, asked, max_tokens, names(columns)):
-                info = answered.info
-                facts = {"device": info.device, "dtype": info.dtype, "weights": info.quantization}
-                print_ = info.system_fingerprint
-                lines.write({**facts, "system_fingerprint": print_, "options": dict(column.options), **result})
+            for result in measure(given, draft_model, asked, max_tokens, names(columns)):
+                lines.write(result)
                 if shown.is_terminal:
-                    shown.print(f"{result['suite']}, {column.name}: {result['equal']} of {result['questions']} equal")
+                    equal = f"{result['equal']} of {result['questions']} equal"
+                    shown.print(f"{result['suite']}, {result['column']}: {equal}")
     except (OSError, ValueError) as error:
         raise UsageError(str(error)) from error
     shown.print(table(lines.written))
