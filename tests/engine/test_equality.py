@@ -8,20 +8,13 @@ import pytest
 import torch
 from covering import covering
 from drafters import Adversary, oracle
-from equality import GREEDY, KINDS, assert_same, prompts, run_all, samplings
+from equality import GREEDY, KINDS, assert_same, prompts, run_all, solo_runs
 from tiny import Client, alone, free_constraints, tiny_core
 
 from draftline.engine.config import DrafterName, EngineConfig
 from draftline.engine.drafting.build import DRAFTERS
-from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams
 from draftline.kernels.reference.ops import ReferenceOps
-
-
-@pytest.fixture(scope="module")
-def solo() -> list[RequestOutput]:
-    """The solo runs of the 16 requests of `run_all` with seed 1."""
-    return [alone(p, s) for p, s in zip(prompts(16, 1), samplings(16, 1), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -33,25 +26,23 @@ def solo() -> list[RequestOutput]:
         {str(steps): steps for steps in (0, 1, 3)},
     ),
 )
-def test_batched_equals_solo(
-    solo: list[RequestOutput], num_slots: int, token_budget: int, prefix_caching: bool, steps_ahead: int
-) -> None:
+def test_batched_equals_solo(num_slots: int, token_budget: int, prefix_caching: bool, steps_ahead: int) -> None:
     client = Client(
         tiny_core(
             num_slots=num_slots, token_budget=token_budget, prefix_caching=prefix_caching, steps_ahead=steps_ahead
         )
     )
     results = run_all(client, KINDS, 1)
-    for i, expected in enumerate(solo[:KINDS]):
+    for i, expected in enumerate(solo_runs(KINDS, 1)):
         assert_same(results[str(i)], expected)
 
 
 @pytest.mark.parametrize("steps_ahead", [0, 1, 3])
-def test_preemption_changes_nothing(solo: list[RequestOutput], steps_ahead: int) -> None:
+def test_preemption_changes_nothing(steps_ahead: int) -> None:
     client = Client(tiny_core(num_blocks=14, num_slots=8, token_budget=32, steps_ahead=steps_ahead))
     results = run_all(client, 16, 1)
     assert client.core.stats().preemptions > 0, "the pool was not tight enough to preempt"
-    for i, expected in enumerate(solo):
+    for i, expected in enumerate(solo_runs(16, 1)):
         assert_same(results[str(i)], expected)
 
 
@@ -96,12 +87,12 @@ def test_an_unseeded_request_reports_a_seed_that_repeats_it() -> None:
         {str(steps): steps for steps in (0, 1, 3)},
     ),
 )
-def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int, steps_ahead: int) -> None:
+def test_drafts_change_nothing(name: str, drafts: int, steps_ahead: int) -> None:
     draw = random.Random(7)
     guess = {"random": lambda known, ahead: draw.randrange(256), "always wrong": lambda known, ahead: 255}[name]
     client = Client(tiny_core(drafter=Adversary(drafts, guess), num_slots=5, token_budget=40, steps_ahead=steps_ahead))
     results = run_all(client, KINDS, 1)
-    for i, expected in enumerate(solo[:KINDS]):
+    for i, expected in enumerate(solo_runs(KINDS, 1)):
         assert_same(results[str(i)], expected)
 
 
@@ -114,9 +105,7 @@ def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int
         max_pairs=12,
     ),
 )
-def test_no_drafter_changes_anything(
-    solo: list[RequestOutput], name: DrafterName, drafts: int, steps_ahead: int
-) -> None:
+def test_no_drafter_changes_anything(name: DrafterName, drafts: int, steps_ahead: int) -> None:
     config = EngineConfig(drafter=name) if name == "none" else EngineConfig(drafter=name, draft_tokens=drafts)
     table = free_constraints(5, drafts)
     drafter = DRAFTERS[name](config, ReferenceOps(), table, torch.device("cpu"))
@@ -125,7 +114,7 @@ def test_no_drafter_changes_anything(
     )
     results = run_all(client, KINDS, 1)
     assert (client.core.stats().drafted_tokens > 0) == (drafter.max_draft_tokens > 0)
-    for i, expected in enumerate(solo[:KINDS]):
+    for i, expected in enumerate(solo_runs(KINDS, 1)):
         assert_same(results[str(i)], expected)
 
 

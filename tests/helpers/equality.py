@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from tiny import Client
+from tiny import Client, alone
 
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams
@@ -76,3 +76,8 @@ def run_all(client: Client, count: int, seed: int) -> dict[str, RequestOutput]:
     for i, (prompt, sampling) in enumerate(zip(prompts(count, seed), samplings(count, seed), strict=True)):
         client.submit(str(i), prompt, sampling)
     return client.run()
+
+
+def solo_runs(count: int, seed: int) -> list[RequestOutput]:
+    """What the requests of `run_all` give by themselves."""
+    return [alone(p, s) for p, s in zip(prompts(count, seed), samplings(count, seed), strict=True)]

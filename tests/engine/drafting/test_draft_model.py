@@ -6,20 +6,13 @@ import pytest
 import torch
 from covering import covering
 from drafters import SomeSteps, chunks_of
-from equality import KINDS, assert_same, prompts, run_all, samplings
+from equality import KINDS, assert_same, prompts, run_all, samplings, solo_runs
 from tiny import CONFIG, Client, alone, draft_model, tiny_core
 
 from draftline.engine.core import Core
-from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams, Speculation
 from draftline.kernels.batch import Batch, KVCache
 from draftline.spec.draft_model import DraftModel
-
-
-@pytest.fixture(scope="module")
-def solo() -> list[RequestOutput]:
-    """The solo runs of the first requests of `run_all` with seed 1, one of each kind."""
-    return [alone(p, s) for p, s in zip(prompts(KINDS, 1), samplings(KINDS, 1), strict=True)]
 
 
 def audit(core: Core, drafter: DraftModel) -> int:
@@ -84,14 +77,14 @@ def computed_at_once(drafter: DraftModel, tokens: list[int]) -> KVCache:
         {str(drafts): drafts for drafts in (1, 4)},
     ),
 )
-def test_a_draft_model_changes_nothing(solo: list[RequestOutput], noise: float, drafts: int, steps_ahead: int) -> None:
+def test_a_draft_model_changes_nothing(noise: float, drafts: int, steps_ahead: int) -> None:
     client = Client(
         tiny_core(drafter=draft_model(drafts, noise=noise), num_slots=5, token_budget=40, steps_ahead=steps_ahead)
     )
     results = run_all(client, KINDS, 1)
     stats = client.core.stats()
     assert stats.drafted_tokens > stats.accepted_tokens * (noise > 0.0)
-    for i, expected in enumerate(solo):
+    for i, expected in enumerate(solo_runs(KINDS, 1)):
         assert_same(results[str(i)], expected)
 
 

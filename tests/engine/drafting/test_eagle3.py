@@ -9,7 +9,7 @@ import pytest
 import torch
 from covering import covering
 from drafters import SomeSteps, chunks_of
-from equality import KINDS, assert_same, prompts, run_all, samplings
+from equality import KINDS, assert_same, prompts, run_all, samplings, solo_runs
 from kept_states import KeptStates
 from tiny import CONFIG, Client, alone, tiny_core, tiny_model
 from tiny_head import eagle3, next_token_target, right_head, tiny_head
@@ -24,12 +24,6 @@ from draftline.spec.eagle3 import Eagle3
 from draftline.spec.lookup_first import LookupFirst
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def solo() -> list[RequestOutput]:
-    """The solo runs of the first requests of `run_all` with seed 1, one of each kind."""
-    return [alone(p, s) for p, s in zip(prompts(KINDS, 1), samplings(KINDS, 1), strict=True)]
 
 
 def solo_of_next_token(prompt: list[int], sampling: SamplingParams) -> RequestOutput:
@@ -121,26 +115,24 @@ def audit(core: Core, drafter: Eagle3, *, prefix_caching: bool) -> int:
         max_pairs=12,
     ),
 )
-def test_a_head_changes_nothing(
-    solo: list[RequestOutput], fields: dict[str, Any], steps_ahead: int, drafts: int
-) -> None:
+def test_a_head_changes_nothing(fields: dict[str, Any], steps_ahead: int, drafts: int) -> None:
     """A head with random weights is an adversary: it reads everything, and is hardly ever right."""
     drafter = eagle3(tiny_head(**fields), drafts)
     client = Client(tiny_core(drafter=drafter, num_slots=5, token_budget=40, steps_ahead=steps_ahead))
     results = run_all(client, KINDS, 1)
     stats = client.core.stats()
     assert stats.drafted_tokens > stats.accepted_tokens
-    for i, expected in enumerate(solo):
+    for i, expected in enumerate(solo_runs(KINDS, 1)):
         assert_same(results[str(i)], expected)
 
 
 @pytest.mark.parametrize("fields", [{}, {"parallel_drafts": 4}], ids=["one by one", "parallel"])
-def test_a_head_behind_lookup_changes_nothing(solo: list[RequestOutput], fields: dict[str, Any]) -> None:
+def test_a_head_behind_lookup_changes_nothing(fields: dict[str, Any]) -> None:
     drafter = LookupFirst(eagle3(tiny_head(**fields), 4), ReferenceOps())
     client = Client(tiny_core(drafter=drafter, num_slots=5, token_budget=40, steps_ahead=1))
     results = run_all(client, KINDS, 1)
     assert client.core.stats().drafted_tokens
-    for i, expected in enumerate(solo):
+    for i, expected in enumerate(solo_runs(KINDS, 1)):
         assert_same(results[str(i)], expected)
 
 
