@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 from collections.abc import Callable
 
+from free_ports import free_ports
 from patience import PATIENCE_S
 
 from draftline import Client, SamplingParams
@@ -14,8 +14,7 @@ from draftline import Client, SamplingParams
 
 def assert_serves(start: Callable[[int], subprocess.Popen[str]]) -> None:
     """``start`` runs the command, which serves on the port that it is given, with its standard error as a pipe."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    [port] = free_ports(1)
     server = start(port)
     with Client(f"127.0.0.1:{port}") as client:
         [output] = client.generate(["abc"], SamplingParams(max_tokens=4), timeout=PATIENCE_S)

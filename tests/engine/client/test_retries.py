@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine
+from free_ports import free_ports
 from patience import PATIENCE_S, until
 
 from draftline import AsyncClient, Constraint, RequestOutput, RetryPolicy, SamplingParams
@@ -26,12 +26,6 @@ from draftline.engine.server.server import Server
 
 QUICK = RetryPolicy(attempts=2, initial_s=0.01, max_s=0.05)
 TOKEN = "a-long-enough-token"
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def params(max_tokens: int, **options: object) -> SamplingParams:
@@ -72,7 +66,7 @@ def tokens(tmp_path: Path) -> Callable[[str], Path]:
 async def test_a_new_client_does_not_wait_for_an_earlier_ones_failed_connections(
     make_engine: Callable[..., FakeEngine],
 ) -> None:
-    port = free_port()
+    [port] = free_ports(1)
     address = f"127.0.0.1:{port}"
     for _ in range(5):  # each failed connection doubles the wait
         async with AsyncClient(address, retry=RetryPolicy(attempts=1)) as early:
@@ -85,7 +79,7 @@ async def test_a_new_client_does_not_wait_for_an_earlier_ones_failed_connections
 
 
 async def test_an_absent_server_is_waited_for_until_the_timeout(make_engine: Callable[..., FakeEngine]) -> None:
-    port = free_port()
+    [port] = free_ports(1)
     async with AsyncClient(f"127.0.0.1:{port}", retry=QUICK) as client:
         waiting = client.submit("abc", params(3), timeout=PATIENCE_S)
         await asyncio.sleep(0.5)  # many times two attempts
@@ -104,7 +98,7 @@ async def test_an_absent_server_is_waited_for_until_the_timeout(make_engine: Cal
 async def test_a_request_whose_output_is_certain_outlives_its_server(
     sampling: dict[str, object], make_engine: Callable[..., FakeEngine]
 ) -> None:
-    port = free_port()
+    [port] = free_ports(1)
     engine = held(make_engine)
     first = await serve(engine, port)
     async with AsyncClient(f"127.0.0.1:{port}", retry=QUICK) as client:
@@ -123,7 +117,7 @@ async def test_a_request_whose_output_is_certain_outlives_its_server(
 async def test_another_output_after_a_restart_is_an_error(
     make_engine: Callable[..., FakeEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = free_port()
+    [port] = free_ports(1)
     engine = held(make_engine)
     first = await serve(engine, port)
     async with AsyncClient(f"127.0.0.1:{port}", retry=QUICK) as client:

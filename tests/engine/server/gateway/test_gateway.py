@@ -9,13 +9,13 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from free_ports import free_ports
 from patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -55,14 +55,6 @@ async def stop(process: asyncio.subprocess.Process, *, wait_s: float = 30) -> in
         await process.communicate()
     assert process.returncode is not None
     return process.returncode
-
-
-def free_ports(count: int) -> list[int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(listener.getsockname()[1]) for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
 
 
 @contextlib.asynccontextmanager
