@@ -89,20 +89,17 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _shape(name: str, folder: Path) -> str:
-    folder.mkdir()
-    return BenchmarkModel.of_shape(name, find_shape(name), folder).checkpoint
-
-
 def _common(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], str | None]:
     """The options of all engines, and the draft model."""
     common: dict[str, Any] = {"model": arguments.model}
     draft_model = arguments.draft_model or ("smollm2-draft" if arguments.model == "smollm2" else None)
     if arguments.shape is not None:
-        common |= {"model": _shape(arguments.shape, folder / "target"), "load_format": "dummy"}
+        model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder / "target")
+        common |= {"model": model.checkpoint, "load_format": "dummy"}
         draft_model = arguments.draft_model
         if arguments.draft_shape is not None:
-            draft_model = _shape(arguments.draft_shape, folder / "draft")
+            shape = find_shape(arguments.draft_shape)
+            draft_model = BenchmarkModel.of_shape(arguments.draft_shape, shape, folder / "draft").checkpoint
     return common | engine_options(arguments.set, own=_ARGUMENTS), draft_model
 
 

@@ -38,7 +38,7 @@ from common.settings import add_settings, engine_options
 from drafts.plot import plot
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
-from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
+from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, find_shape
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.speculation.compare import measure, tables
@@ -110,36 +110,28 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[EngineConfig, list[EngineConfig]]:
     """The configurations of the engine that never drafts, and of those that draft."""
-    options = engine_options(arguments.set, own=_ARGUMENTS)
     max_concurrency = max(arguments.concurrency)
     common: dict[str, Any] = {"model": arguments.model, "prefix_caching": False, "max_num_seqs": max_concurrency}
-    drafting: dict[str, Any] = {}
     if arguments.shape is not None:
-        model = _shape(arguments.shape, find_shape(arguments.shape), folder / "target")
+        model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder / "target")
         common |= {"model": model.checkpoint, "load_format": "dummy", "max_model_len": 1024}
     if arguments.draft_shape is not None:
         shape = find_shape(arguments.draft_shape, DRAFT_SHAPES)
-        drafting["draft_model"] = _shape(arguments.draft_shape, shape, folder / "draft").checkpoint
+        common["draft_model"] = BenchmarkModel.of_shape(arguments.draft_shape, shape, folder / "draft").checkpoint
     if torch.cuda.is_available():
         common["kv_cache_memory_gib"] = 8  # two engines share the device
-    common |= {name: value for name, value in options.items() if not name.startswith("draft")}
-    drafting |= {name: value for name, value in options.items() if name.startswith("draft")}
-    contenders = [drafting | engine_options(one.split(","), "--contender") for one in arguments.contender or ()] or [
-        drafting
-    ]
+    common |= engine_options(arguments.set, own=_ARGUMENTS)
+    contenders = [engine_options(one.split(","), "--contender") for one in arguments.contender or ()] or [{}]
     configs = []
     for one in contenders:
-        given = common | ({"drafter": "ngram"} if not one.keys() & {"drafter", "draft_model"} else {}) | one
+        given = common | one
+        if not given.keys() & {"drafter", "draft_model"}:
+            given["drafter"] = "ngram"
         if arguments.acceptance_length is not None:
             drafts = EngineConfig.model_validate(given).draft_tokens
             given |= {"synthetic_acceptance": chance_of_length(arguments.acceptance_length, drafts)}
         configs.append(EngineConfig.model_validate(given))
     return EngineConfig.model_validate(without_drafts(common)), configs
-
-
-def _shape(name: str, shape: HfConfig, folder: Path) -> BenchmarkModel:
-    folder.mkdir()
-    return BenchmarkModel.of_shape(name, shape, folder)
 
 
 Measured = tuple[dict[str, Any], list[GenerateRequest]]

@@ -55,7 +55,8 @@ class BenchmarkModel:
 
     @staticmethod
     def of_shape(name: str, shape: HfConfig, folder: Path) -> BenchmarkModel:
-        """A shape; its files are written to ``folder``."""
+        """A shape; its files are written to ``folder``, which is made if it is missing."""
+        folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(json.dumps(shape))
         write_placeholder_tokenizer(folder, shape["vocab_size"])
         return BenchmarkModel(name, str(folder), shape)

@@ -52,15 +52,13 @@ def speculation(
     texts = read_questions(prompts, limit)
     sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
     requests = [GenerateRequest(Chat((("user", text),)), sampling, constraint) for text in texts]
-    drafting_options = {name for name in engine.model_fields_set if name.startswith("draft")}
-    given = engine.model_dump(exclude_unset=True)
-    common = {"prefix_caching": False, "max_num_seqs": max(limits), **given}
-    drafting = EngineConfig.model_validate(common)
-    if not drafting_options & {"drafter", "draft_model"}:
-        drafting = EngineConfig.model_validate({**common, "drafter": "ngram"})
+    given = {"prefix_caching": False, "max_num_seqs": max(limits), **engine.model_dump(exclude_unset=True)}
+    if not given.keys() & {"drafter", "draft_model"}:
+        given["drafter"] = "ngram"
+    drafting = EngineConfig.model_validate(given)
     if drafting.drafter == "none":
         raise UsageError("--drafter: none drafts nothing to compare")
-    plain = EngineConfig.model_validate(without_drafts(common))
+    plain = EngineConfig.model_validate(without_drafts(given))
     find_models(drafting)
     from draftline.engine.bench.speculation.compare import measure, tables  # these import torch, which takes seconds
     from draftline.engine.bench.speculation.engines import running
