@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import CONSTRAINT_KINDS, Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import EngineInfo
+from draftline.engine.protocol import EngineInfo, GenerateRequest, Prompt
 from draftline.engine.server.http.body import Generating, ResponseFormat, StructuredOutputs
 from draftline.engine.server.http.fields import SAMPLING, Names
 from draftline.engine.server.limits import (
@@ -66,12 +66,19 @@ def _token_id(key: str) -> int:
     return int(key)
 
 
-def speculation(body: Generating) -> Speculation:
-    """Whether the request drafts.
+def request_of(
+    body: Generating, prompt: Prompt, sampling: SamplingParams, constrained: Constraint | None
+) -> GenerateRequest:
+    """The engine's request for a prompt of a body, with the options that all bodies have.
 
     Raises:
-        InvalidRequestError: a value is out of bounds.
+        InvalidRequestError: one of them is out of bounds.
     """
+    return GenerateRequest(prompt, sampling, constrained, _speculation(body), body.priority or 0, body.timeout)
+
+
+def _speculation(body: Generating) -> Speculation:
+    """Whether the request drafts."""
     if body.speculation is None:
         return Speculation()
     try:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import CompletionOutput, Delta, Finished, RequestOutput
-from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.protocol import EngineClient
 from draftline.engine.server.http.answers import (
     Head,
     RunningUsage,
@@ -26,7 +26,7 @@ from draftline.engine.server.http.body import ListOf, ResponseFormat, Streamed, 
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted
 from draftline.engine.server.http.messages import RENDERED_PATHS, ChatMessage, Rendered, call_paths, chat
-from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
+from draftline.engine.server.http.params import constraint, request_of, sampling_names, sampling_params
 from draftline.engine.server.http.stream import DONE, Answer, event, event_of
 from draftline.engine.server.http.tools import (
     PATHS,
@@ -91,7 +91,7 @@ def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted
         parallel_tool_calls=body.parallel_tool_calls,
         max_reasoning_tokens=body.max_reasoning_tokens,
     )
-    request = GenerateRequest(prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)
+    request = request_of(body, prompt, sampling, constrained)
     return [Wanted(request, Names(tuple(paths)), body.truncate_prompt_tokens, body.counts_chunks)]
 
 

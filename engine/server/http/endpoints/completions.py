@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import CompletionOutput, Delta, Finished, FinishReason, RequestOutput
-from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.protocol import EngineClient
 from draftline.engine.server.http.answers import (
     Head,
     RunningUsage,
@@ -24,7 +24,7 @@ from draftline.engine.server.http.answers import (
 from draftline.engine.server.http.body import ListOf, ResponseFormat, Streamed, check_stream
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
-from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
+from draftline.engine.server.http.params import constraint, request_of, sampling_names, sampling_params
 from draftline.engine.server.http.stream import DONE, Answer, event, event_of
 from draftline.engine.server.http.text_offsets import TextOffsets
 from draftline.engine.server.limits import length_violations, refuse
@@ -80,7 +80,7 @@ def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[
         paths = [("text", name), ("token_ids.ids", name), ("token_ids", name), *names, *sampling_names(body)]
         told = Names(tuple(paths))
         check_prompt(prompt, engine, told, body.truncate_prompt_tokens)
-        request = GenerateRequest(prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)
+        request = request_of(body, prompt, sampling, constrained)
         # An echo of log-probabilities shows the prompt's first token, which has none.
         needs_ids = echoes_logprobs or body.counts_chunks
         added = body.add_special_tokens is not False

@@ -11,12 +11,12 @@ from typing_extensions import override
 
 from draftline.engine.outputs import Delta, Finished, RequestOutput
 from draftline.engine.params import DEFAULT_MAX_TOKENS as DEFAULT_MAX_TOKENS
-from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.protocol import EngineClient
 from draftline.engine.server.http.answers import UsageCount, finish
 from draftline.engine.server.http.body import Generating, ListOf, ResponseFormat
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
-from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
+from draftline.engine.server.http.params import constraint, request_of, sampling_names, sampling_params
 from draftline.engine.server.http.stream import Answer, event
 
 
@@ -42,7 +42,7 @@ def wanted(body: PlainBody, engine: EngineClient, max_tokens: int) -> list[Wante
     paths = [("text", "prompt"), ("token_ids.ids", "prompt"), ("token_ids", "prompt"), *names, *sampling_names(body)]
     told = Names(tuple(paths))
     check_prompt(body.prompt, engine, told, body.truncate_prompt_tokens)
-    request = GenerateRequest(body.prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)
+    request = request_of(body, body.prompt, sampling, constrained)
     added = body.add_special_tokens is not False
     return [Wanted(request, told, body.truncate_prompt_tokens, add_special_tokens=added)]
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 from draftline.engine.chat.calls import ToolCallDelta
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished, FinishReason, PositionLogprobs, RequestOutput
-from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.protocol import EngineClient
 from draftline.engine.server.http.answers import TokenTexts, UsageCount, new_id
 from draftline.engine.server.http.body import Body, Generating, JsonSchema, ListOf, ResponseFormat
 from draftline.engine.server.http.endpoints.response_input import Item, conversation
@@ -22,7 +22,7 @@ from draftline.engine.server.http.fields import INERT, INERT_IN_FUNCTION, Inert,
 from draftline.engine.server.http.generation import Generation, Wanted
 from draftline.engine.server.http.items import Events, Items
 from draftline.engine.server.http.messages import RENDERED_PATHS, Rendered, chat, message_paths
-from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
+from draftline.engine.server.http.params import constraint, request_of, sampling_names, sampling_params
 from draftline.engine.server.http.stream import Answer, event
 from draftline.engine.server.http.tools import (
     PATHS,
@@ -132,24 +132,18 @@ def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wa
         *names,
         *sampling_names(body),
     ]
-    request = GenerateRequest(
-        chat(
-            [message for message, _ in messages],
-            body,
-            engine.info,
-            "input",
-            places,
-            tools=tools,
-            tool_choice=choice_of(body.tool_choice, tools),
-            parallel_tool_calls=body.parallel_tool_calls if tools else None,  # OpenAI takes it without tools, too
-            max_reasoning_tokens=body.max_reasoning_tokens,
-        ),
-        sampling,
-        constrained,
-        speculation(body),
-        body.priority or 0,
-        body.timeout,
+    prompt = chat(
+        [message for message, _ in messages],
+        body,
+        engine.info,
+        "input",
+        places,
+        tools=tools,
+        tool_choice=choice_of(body.tool_choice, tools),
+        parallel_tool_calls=body.parallel_tool_calls if tools else None,  # OpenAI takes it without tools, too
+        max_reasoning_tokens=body.max_reasoning_tokens,
     )
+    request = request_of(body, prompt, sampling, constrained)
     return [Wanted(request, Names(tuple(paths)), body.truncate_prompt_tokens)]
 
 
