@@ -20,7 +20,7 @@ from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest, Sink, Submitted
 from draftline.engine.request.compiled_ahead import compiled_ahead, in_time
-from draftline.engine.request.constraints import compile_ahead
+from draftline.engine.request.constraints import compile_whole
 from draftline.engine.request.keywords import OF_CHAT, ConstraintInput, as_request, known_constraint
 from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chat, as_prompt, chats_with_options
 from draftline.engine.request.tokenization import tokenize
@@ -155,7 +155,7 @@ class AsyncEngine:
 
     async def compile(self, constraint: ConstraintInput[Any]) -> ConstraintReport:
         """Compile a constraint ahead of its first request. See `draftline.LLM.compile`."""
-        return await compile_ahead(self._engine.compiler, known_constraint(constraint))
+        return await compile_whole(self._engine.compiler, known_constraint(constraint))
 
     async def close(self) -> None:
         """Stop the engine. Requests still running fail with `EngineStoppedError`. Idempotent."""

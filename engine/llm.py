@@ -27,7 +27,7 @@ from draftline.engine.loading import engine_fork_problem
 from draftline.engine.outputs import ConstraintReport, RequestOutput, Update
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineInfo, GenerateRequest
-from draftline.engine.request.constraints import compile_ahead_blocking
+from draftline.engine.request.constraints import compile_whole_blocking
 from draftline.engine.request.keywords import OF_CHAT, ConstraintInput, as_requests, known_constraint
 from draftline.engine.request.prompt_input import Conversation, PromptInput, as_prompts, chats_with_options
 from draftline.engine.request.request import Request, RequestBuilder
@@ -196,7 +196,7 @@ class LLM:
             InvalidRequestError: it cannot be enforced.
             EngineStoppedError: the LLM was closed.
         """
-        return compile_ahead_blocking(self._open_core().compiler, known_constraint(constraint))
+        return compile_whole_blocking(self._open_core().compiler, known_constraint(constraint))
 
     def close(self) -> None:
         """Release the model, its cache and the processes that compile constraints, once no call runs. Idempotent.

@@ -109,7 +109,7 @@ async def compile_constraint(compiler: ConstraintCompiler, asked: params.Constra
         return await asyncio.wrap_future(compiler.submit(constraint, caller))
 
 
-async def compile_ahead(
+async def compile_whole(
     compiler: ConstraintCompiler | None, asked: params.Constraint, caller: str = ""
 ) -> ConstraintReport:
     """Compile all of a constraint without blocking the event loop.
@@ -131,8 +131,8 @@ def compile_blocking(compiler: ConstraintCompiler | None, asked: params.Constrai
         return _available(compiler).compile(constraint)
 
 
-def compile_ahead_blocking(compiler: ConstraintCompiler | None, asked: params.Constraint) -> ConstraintReport:
-    """`compile_ahead`, for threads."""
+def compile_whole_blocking(compiler: ConstraintCompiler | None, asked: params.Constraint) -> ConstraintReport:
+    """`compile_whole`, for threads."""
     compiled = compile_blocking(compiler, asked)
     with constraint_errors(structured_constraint(asked)):
         return constraint_report(compiled.whole.result().report)

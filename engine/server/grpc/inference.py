@@ -9,7 +9,7 @@ from typing_extensions import override
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import DraftlineError, FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import Delta, Finished
-from draftline.engine.request.constraints import compile_ahead
+from draftline.engine.request.constraints import compile_whole
 from draftline.engine.request.request import out_of_range, utf8_size
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented
@@ -125,7 +125,7 @@ class InferenceService(InferenceServiceServicer):
         compiler = self.state.engine.compiler
         if compiler is None:
             await abort(context, unimplemented("this engine enforces no constraints"))
-        return convert.constraint_response(await compile_ahead(compiler, constraint, self._caller(context)))
+        return convert.constraint_response(await compile_whole(compiler, constraint, self._caller(context)))
 
     @override
     @with_error_status
