@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from common.arguments import add_output
-from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.bench.eviction import POLICIES, compare, trace
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.load.workloads import Conversation, Turn, find_workload
 from draftline.engine.bench.provenance import conditions
+from draftline.engine.cli.bench.output import console
 
 _PREFILL_S, _DECODE_S = 2e-5, 4e-3
 """Seconds a token, about those of a small model on a busy GPU. They decide which turns overlap."""
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = [rates[workload_name, share, policy] for policy in POLICIES]
         cells = [f"{sum(each) / len(each):.1%} ({min(each):.1%}–{max(each):.1%})" for each in found]
         table.add_row(workload_name, f"{share:.0%}", *cells)
-    Console(stderr=True, width=160).print(table)
+    console().print(table)
 
 
 if __name__ == "__main__":

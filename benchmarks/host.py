@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 import torch
 from common.arguments import add_output, positive_int, positive_ints
-from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
 
@@ -42,6 +41,7 @@ from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.chat.calls import Tool
 from draftline.engine.chat.messages import Chat
+from draftline.engine.cli.bench.output import console
 from draftline.engine.core import Core
 from draftline.engine.drafting.cache import CachedDrafting, CacheNeeds, tokens_with_states
 from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, ForcedTextDrafting
@@ -355,7 +355,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 else:
                     seconds = measure(VARIANTS[name], tokenizer, rows, arguments.best_of)
                 lines.write(result(name, rows, seconds))
-    Console(stderr=True).print(table(lines.written))
+    console().print(table(lines.written))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from common.server import server
 from common.settings import add_settings, engine_options
 from load.sse import measure_sse
 from load.streams import measure_streams, offline, streams_workload
-from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
@@ -42,6 +41,7 @@ from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.tables import load_table
 from draftline.engine.bench.targets.connect import Credentials, connect
+from draftline.engine.cli.bench.output import console
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DraftlineError
 from draftline.v1 import engine_pb2 as pb
@@ -236,14 +236,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             results = measure(arguments, Path(folder))
         except (ValueError, DraftlineError) as error:
             raise SystemExit(str(error)) from None
-    console = Console(stderr=True, width=180)
     if arguments.streams:
-        console.print(streams_table(results))
+        console().print(streams_table(results))
         return
     for loads in (False, True):
         if shown := [line for line in results if ("clients" in line) == loads]:
             varied = ["clients"] if loads else ["workload"]
-            console.print(load_table(shown, [*varied, *(["run"] if arguments.repeats > 1 else [])]))
+            console().print(load_table(shown, [*varied, *(["run"] if arguments.repeats > 1 else [])]))
     if arguments.plot is not None:
         plot_sweep([line for line in results if "clients" in line], "clients", arguments.plot)
 

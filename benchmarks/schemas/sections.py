@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from common.arguments import add_output
-from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
+from draftline.engine.cli.bench.output import console
 from schemas.coverage import ENGINES, judge, read_cases, read_suite, summary
 
 
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     **summary({case.name: judge(engine, case) for case in cases}),
                 }
                 lines.write(fields)
-    Console(stderr=True, width=140).print(table(lines.written))
+    console().print(table(lines.written))
 
 
 if __name__ == "__main__":
