@@ -17,16 +17,13 @@ from typing import Any
 import numpy as np
 
 from draftline import LLM
+from draftline.engine.bench.documents import record
 from draftline.engine.bench.provenance import conditions
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.vocabulary import ByteVocabulary
 
 _LETTERS = "abcdefghij"
-
-
-def _record(**members: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
 
 
 def _pair(index: int) -> dict[str, object]:
@@ -39,7 +36,7 @@ ITEMS: dict[str, tuple[dict[str, Any], Callable[[int], object], int]] = {
     "integers": ({"type": "integer"}, lambda index: index, 100),
     "integers up to 2,000": ({"type": "integer", "minimum": 0, "maximum": 2000}, lambda index: index, 100),
     "objects of a number, a letter and a boolean": (
-        _record(a={"enum": list(range(10))}, b={"enum": list(_LETTERS)}, c={"type": "boolean"}),
+        record(a={"enum": list(range(10))}, b={"enum": list(_LETTERS)}, c={"type": "boolean"}),
         _pair,
         60,
     ),

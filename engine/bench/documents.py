@@ -8,24 +8,24 @@ from typing import Any
 _STRING: Mapping[str, object] = {"type": "string"}
 
 
-def _record(**members: object) -> dict[str, Any]:
+def record(**members: object) -> dict[str, Any]:
     """The schema of an object with these members, all required and no others."""
     return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
 
 
-PERSON = _record(
+PERSON = record(
     first_name=_STRING,
     last_name=_STRING,
     age={"type": "integer", "minimum": 0, "maximum": 150},
     email=_STRING,
     languages={"type": "array", "items": _STRING, "maxItems": 5},
 )
-_ORDER = _record(
+_ORDER = record(
     order_number=_STRING,
     customer=_STRING,
     items={
         "type": "array",
-        "items": _record(product=_STRING, quantity={"type": "integer", "minimum": 1}),
+        "items": record(product=_STRING, quantity={"type": "integer", "minimum": 1}),
         "minItems": 1,
         "maxItems": 5,
     },
@@ -33,15 +33,15 @@ _ORDER = _record(
     currency={"enum": ["EUR", "USD", "GBP"]},
     delivery_date={"type": "string", "format": "date"},
 )
-_EVENT = _record(
+_EVENT = record(
     title=_STRING,
     speaker=_STRING,
-    location=_record(city=_STRING, country=_STRING),
+    location=record(city=_STRING, country=_STRING),
     start_time=_STRING,
     available_seats={"type": "integer"},
     free_of_charge={"type": "boolean"},
 )
-_TICKET = _record(
+_TICKET = record(
     ticket_id=_STRING,
     reported_by=_STRING,
     product=_STRING,

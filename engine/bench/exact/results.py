@@ -1,4 +1,4 @@
-"""The results of exactness.py: the fields of a line, and the table of a configuration."""
+"""The results of a configuration: the fields of a line, and the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests of exactness.py: questions or random prompts, asked greedily, with a seed, and with a constraint."""
+"""What every column asks: questions or random prompts, greedily, with a seed, and with a constraint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prompts of speculation.py: questions of Spec-Bench, extraction to JSON, or random tokens."""
+"""The prompts of comparisons: questions of Spec-Bench, extraction to JSON, or random tokens."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def chats(questions: list[SpecBenchQuestion], max_tokens: int, temperature: floa
 
 
 def random_tokens(concurrency: int, vocab_size: int) -> list[GenerateRequest]:
-    """``concurrency`` requests of fixed lengths: those of the workloads bs1 to bs256 of throughput.py.
+    """``concurrency`` requests of fixed lengths: those of the workloads ``bs1`` to ``bs256``.
 
     Their seeds are fixed, since synthetic acceptance depends on them.
     """
