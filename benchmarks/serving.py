@@ -40,7 +40,7 @@ from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.tables import load_table
-from draftline.engine.bench.targets.connect import Credentials, connect
+from draftline.engine.bench.targets.connect import connect
 from draftline.engine.cli.bench.output import console
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DraftlineError
@@ -121,7 +121,7 @@ def closed_loop(clients: int) -> Workload:
 
 async def measure_loads(address: str, arguments: argparse.Namespace, lines: ResultLines) -> None:
     """Put each workload on a server, one after the other."""
-    target = await connect(f"grpc://{address}", None, Credentials())
+    target = await connect(f"grpc://{address}")
     info = replace(target.info, model=arguments.shape or arguments.model)
     try:
         for index, name in enumerate(arguments.workloads):

@@ -21,7 +21,7 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.provenance import conditions
-from draftline.engine.bench.targets.connect import Credentials, connect
+from draftline.engine.bench.targets.connect import connect
 from draftline.engine.cli.bench.load import Load, check_answered, load_report, measure_loads
 from draftline.engine.cli.bench.output import OutputFile, console, shown_at_the_end
 from draftline.engine.config import EngineConfig
@@ -114,7 +114,7 @@ async def _run(
     model: str,
     lines: ResultLines,
 ) -> None:
-    target = await connect(server.url, None, Credentials())
+    target = await connect(server.url)
     try:
         served = target.info.model
         details = {**target.info.details, "command": shlex.join(server.command), "served_model": served}

@@ -24,7 +24,7 @@ from draftline.engine.bench.measure import Progress as OnAnswer
 from draftline.engine.bench.provenance import conditions, conditions_of
 from draftline.engine.bench.summary import unanswered
 from draftline.engine.bench.tables import load_table, turns_table
-from draftline.engine.bench.targets.connect import Credentials, connect
+from draftline.engine.bench.targets.connect import connect
 from draftline.engine.bench.targets.target import Target, TargetInfo
 from draftline.engine.cli.bench.output import console, shown_at_the_end
 from draftline.engine.cli.connection import Connection
@@ -122,7 +122,7 @@ async def opened(url: str | None, engine: EngineConfig, connection: Connection) 
             given = ", ".join(map(flag, sorted(engine.model_fields_set - {"model"})))
             raise UsageError(f"{given}: the server at --url has its own engine")
         model = engine.model if "model" in engine.model_fields_set else None
-        target = await connect(url, model, Credentials(connection.bearer_token, connection.certificates()))
+        target = await connect(url, model, connection.bearer_token, connection.certificates())
     try:
         yield target
     finally:

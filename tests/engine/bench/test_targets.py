@@ -28,7 +28,7 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.tables import load_table
 from draftline.engine.bench.targets import grpc, http
-from draftline.engine.bench.targets.connect import Credentials, connect
+from draftline.engine.bench.targets.connect import connect
 from draftline.engine.bench.targets.target import Question, RequestError, Target
 from draftline.engine.chat.messages import Chat
 from draftline.engine.client.tls import Tls
@@ -111,7 +111,7 @@ async def ask(target: Target, prompt: object) -> Answer:
 async def test_an_openai_compatible_server() -> None:
     seen: list[tuple[str, dict[str, object]]] = []
     async with http_server(ANSWERS, seen) as url:
-        target = await connect(f"{url}/v1", None, Credentials(token="t"))
+        target = await connect(f"{url}/v1", token="t")
         info = target.info
         assert (info.engine, info.version, info.model, info.max_model_len, info.form) == (
             "vllm",
@@ -160,7 +160,7 @@ async def test_an_openai_compatible_server() -> None:
 )
 async def test_errors_of_a_server_have_codes(body: bytes, code: str) -> None:
     async with http_server({**ANSWERS, "/v1/completions": body}, []) as url:
-        target = await connect(url, "m", Credentials())
+        target = await connect(url, "m")
         with pytest.raises(RequestError) as caught:
             await ask(target, "x")
         await target.close()
@@ -181,7 +181,7 @@ async def test_errors_of_a_server_have_codes(body: bytes, code: str) -> None:
 )
 async def test_servers_differ_in_what_says_the_same(body: bytes) -> None:
     async with http_server({**ANSWERS, "/v1/completions": body}, []) as url:
-        target = await connect(url, "m", Credentials())
+        target = await connect(url, "m")
         answer = await ask(target, "x")
         await target.close()
     assert (answer.text, answer.tokens, len(answer.arrivals)) == ("a", 4, 1)
@@ -190,7 +190,7 @@ async def test_servers_differ_in_what_says_the_same(body: bytes) -> None:
 async def test_a_compressed_stream_is_read() -> None:
     bodies = {path: gzip.compress(body) for path, body in ANSWERS.items()}
     async with http_server(bodies, [], b"content-encoding: gzip\r\n") as url:
-        target = await connect(url, "m", Credentials())
+        target = await connect(url, "m")
         answer = await ask(target, "x")
         await target.close()
     assert answer.text == "ab"
@@ -199,7 +199,7 @@ async def test_a_compressed_stream_is_read() -> None:
 async def test_requests_one_after_the_other_share_a_connection() -> None:
     seen: list[tuple[str, dict[str, object]]] = []
     async with http_server(ANSWERS, seen) as url:
-        target = await connect(url, "m", Credentials())
+        target = await connect(url, "m")
         for _ in range(3):
             await ask(target, "x")
         await target.close()
@@ -210,7 +210,7 @@ async def test_requests_one_after_the_other_share_a_connection() -> None:
 async def test_what_is_no_list_of_models_is_refused(listed: bytes) -> None:
     async with http_server({"/v1/models": listed}, []) as url:
         with pytest.raises(CallFailedError, match="no list of models"):
-            await connect(url, None, Credentials())
+            await connect(url)
 
 
 async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     with pytest.raises(CallFailedError, match=r"does not answer within 0\.2 s"):
-        await connect(url, None, Credentials())
+        await connect(url)
     async with asyncio.timeout(10):
         await closed.wait()
     server.close()
@@ -234,46 +234,46 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
 async def test_a_server_without_models_or_with_others_is_refused() -> None:
     async with http_server({"/v1/models": b'{"data": []}'}, []) as url:
         with pytest.raises(CallFailedError, match="lists no models"):
-            await connect(url, None, Credentials())
+            await connect(url)
     async with http_server(ANSWERS, []) as url:
         with pytest.raises(UsageError, match="--model: other: the server has m"):
-            await connect(url, "other", Credentials())
+            await connect(url, "other")
     async with http_server({}, []) as url:
         with pytest.raises(CallFailedError, match="404"):
-            await connect(url, None, Credentials())
+            await connect(url)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:1", "grpc://127.0.0.1:1"])
 async def test_where_nobody_listens_there_is_one_error(url: str) -> None:
     with pytest.raises(DraftlineError, match=r"127\.0\.0\.1:1"):
-        await connect(url, None, Credentials())
+        await connect(url)
 
 
 @pytest.mark.parametrize(
-    ("url", "credentials", "problem"),
+    ("url", "tls", "problem"),
     [
-        ("ftp://x", Credentials(), "must be http://, https:// or grpc://"),
-        ("http://[::1", Credentials(), "is no URL: Invalid IPv6 URL"),
-        ("http://127.0.0.1:99999", Credentials(), "is no URL: Port out of range"),
-        ("http://", Credentials(), "must be a URL"),
-        ("http://127.0.0.1:1", Credentials(tls=Tls()), "has no TLS"),
-        ("https://127.0.0.1:1", Credentials(tls=Tls(ca="missing.pem")), "--ca: missing.pem: No such file"),
+        ("ftp://x", None, "must be http://, https:// or grpc://"),
+        ("http://[::1", None, "is no URL: Invalid IPv6 URL"),
+        ("http://127.0.0.1:99999", None, "is no URL: Port out of range"),
+        ("http://", None, "must be a URL"),
+        ("http://127.0.0.1:1", Tls(), "has no TLS"),
+        ("https://127.0.0.1:1", Tls(ca="missing.pem"), "--ca: missing.pem: No such file"),
         (
             "https://127.0.0.1:1",
-            Credentials(tls=Tls(cert="c.pem", key="k.pem")),
+            Tls(cert="c.pem", key="k.pem"),
             "--client-cert and --client-key: c.pem, k.pem",
         ),
     ],
 )
-async def test_a_url_that_cannot_be_used_is_refused(url: str, credentials: Credentials, problem: str) -> None:
+async def test_a_url_that_cannot_be_used_is_refused(url: str, tls: Tls | None, problem: str) -> None:
     with pytest.raises(UsageError, match=re.escape(problem)):
-        await connect(url, None, credentials)
+        await connect(url, tls=tls)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "grpc://127.0.0.1:1"])
 async def test_a_token_that_no_header_can_hold_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequestError, match="token: has a character at index 1"):
-        await connect(url, None, Credentials(token="aü"))
+        await connect(url, token="aü")
 
 
 async def test_a_load_writes_lines_with_all_that_was_measured() -> None:
@@ -286,7 +286,7 @@ async def test_a_load_writes_lines_with_all_that_was_measured() -> None:
             pass
 
     async with http_server(ANSWERS, []) as url:
-        target = await connect(url, None, Credentials())
+        target = await connect(url)
         config = LoadConfig(conversations=3, prompt_len="4", output_len="4", repeats=2)
         answers: list[Answer] = []
         bench = LoadBench(target, config, ResultLines(Out(), {"commit": "c"}))  # type: ignore[arg-type]
@@ -308,7 +308,7 @@ async def test_the_garbage_collector_stands_back_before_the_measurement(monkeypa
     order: list[str] = []
     monkeypatch.setattr(measure, "keep_heap", lambda: order.append("kept"))
     async with http_server(ANSWERS, []) as url:
-        target = await connect(url, None, Credentials())
+        target = await connect(url)
         config = LoadConfig(conversations=2, prompt_len="4", output_len="4", repeats=2)
         bench = LoadBench(target, config, ResultLines(io.StringIO(), {}))
         await bench.measure(config.resolved(), {}, lambda _: order.append("answer"))
@@ -316,12 +316,12 @@ async def test_the_garbage_collector_stands_back_before_the_measurement(monkeypa
     assert order == ["kept"] + 4 * ["answer"]
 
 
-async def measured_over_grpc(engine: FakeEngine, config: ServerConfig, credentials: Credentials) -> dict[str, Any]:
+async def measured_over_grpc(engine: FakeEngine, config: ServerConfig, token: str | None = None) -> dict[str, Any]:
     """The line of a small load on a server of ``engine``."""
     server = Server(config)
     await server.start()
     await server.serve(engine)
-    target = await connect(f"grpc://{server.address}", None, credentials)
+    target = await connect(f"grpc://{server.address}", token=token)
     load = LoadConfig(conversations=3, prompt_len="4", output_len="4", warm_up=0)
     with result_lines(None, {}) as lines:
         [line] = await LoadBench(target, load, lines).measure(load.resolved(), {}, lambda answer: None)
@@ -340,7 +340,7 @@ async def test_a_load_over_grpc_waits_while_the_server_compiles_kernels(
     server = Server(ServerConfig(port=0))
     await server.start()
     await server.serve(engine)
-    target = await connect(f"grpc://{server.address}", None, Credentials())
+    target = await connect(f"grpc://{server.address}")
     await target.ready()
     assert not left
     await target.close()
@@ -360,7 +360,7 @@ async def test_a_load_over_grpc_has_the_servers_utilization(
         return replace(idle, steps=4 * look, work=WorkCounts(4 * look, 2.0 * look, 500.0 * look, 100.0 * look))
 
     monkeypatch.setattr(engine, "stats", stats)
-    line = await measured_over_grpc(engine, ServerConfig(port=0), Credentials())
+    line = await measured_over_grpc(engine, ServerConfig(port=0))
     assert (line["requests"], line["failed"], line["protocol"]) == (3, 0, "grpc")
     use = line["utilization"]
     assert (use["step_s"], use["mfu"], use["bandwidth"]) == (0.5, 0.25, 0.5)
@@ -376,13 +376,13 @@ async def test_without_the_right_to_metrics_there_is_no_utilization(
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text("tokens: [{name: me, token: a-long-enough-token}]")
     config = ServerConfig(port=0, tokens=str(tokens))
-    line = await measured_over_grpc(make_engine(), config, Credentials("a-long-enough-token"))
+    line = await measured_over_grpc(make_engine(), config, "a-long-enough-token")
     assert (line["failed"], line["utilization"]) == (0, None)
 
 
 async def test_a_warm_up_that_fails_says_why_and_what_to_try() -> None:
     async with http_server({**ANSWERS, "/v1/completions": b"429{}"}, []) as url:
-        target = await connect(url, None, Credentials())
+        target = await connect(url)
         config = LoadConfig(conversations=2)
         with pytest.raises(CallFailedError, match="warm-up failed with 429"):
             await LoadBench(target, config, ResultLines(None, {})).measure(config.resolved(), {}, print)  # type: ignore[arg-type]
