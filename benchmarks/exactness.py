@@ -75,7 +75,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--suites", type=some_names, default=",".join(SUITES), help=f"comma-separated, of {', '.join(SUITES)}"
     )
-    parser.add_argument("--columns", default="", help="comma-separated (default: all)")
+    parser.add_argument("--columns", type=names, default="", help="comma-separated (default: all)")
     add_settings(parser, "an option of all engines")
     add_output(parser)
     arguments = parser.parse_args(argv)
@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     **chosen,
                 }
                 with result_lines(arguments.output, about) as lines:
-                    for result in measure(given, draft_model, suites, arguments.max_tokens, names(arguments.columns)):
+                    for result in measure(given, draft_model, suites, arguments.max_tokens, arguments.columns):
                         lines.write(result)
                 console(200).print(table(lines.written))
                 all_hold &= all(map(holds, lines.written))

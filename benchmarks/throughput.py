@@ -59,6 +59,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add_settings(parser, "an option of EngineConfig, such as --set max_batched_tokens=16384")
     parser.add_argument(
         "--compare",
+        type=names,
         default="",
         metavar="ENGINES",
         help=f"other engines to run, comma-separated, of {', '.join(_OTHERS)}; times are medians then",
@@ -68,10 +69,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_output(parser)
     arguments = parser.parse_args(argv)
-    for name in names(arguments.compare):
+    for name in arguments.compare:
         if name not in _OTHERS:
             parser.error(f"--compare {name}: not one of {', '.join(_OTHERS)}")
-    if "transformers" not in names(arguments.compare):
+    if "transformers" not in arguments.compare:
         refuse(parser, arguments, ["compare_dtype"], "needs --compare transformers")
     fill(arguments, {"compare_dtype": ["bfloat16"]})
     return arguments
@@ -92,11 +93,10 @@ def run(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
     options = engine_options(arguments.set, own=_ARGUMENTS)
     ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in arguments.dtype]
     device = ours[0].device
-    compared = names(arguments.compare)
     contenders: list[Contender] = [*ours]
-    if "transformers" in compared:
+    if "transformers" in arguments.compare:
         contenders += [Transformers(model, dtype, device) for dtype in arguments.compare_dtype]
-    if "llama.cpp" in compared:
+    if "llama.cpp" in arguments.compare:
         contenders.append(LlamaCpp(model, device, max_model_len))
     for workload in workloads:
         yield from compare(contenders, model.name, workload, arguments.best_of)
