@@ -33,7 +33,7 @@ from common.settings import add_settings, engine_options
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import find_shape
-from draftline.engine.bench.exact.columns import OWN_OPTIONS
+from draftline.engine.bench.exact.columns import REFUSED_OPTIONS
 from draftline.engine.bench.exact.measure import measure
 from draftline.engine.bench.exact.results import holds, table
 from draftline.engine.bench.exact.suites import SUITES, questions, random_prompts, suite
@@ -49,7 +49,7 @@ _ARGUMENTS = {
     "model": "use --model or --shape",
     "draft_model": "use --draft-model or --draft-shape",
     **{name: f"use {flag(name)}" for name in ("dtype", "quantization", "kv_cache_dtype")},
-    **dict.fromkeys(OWN_OPTIONS, "each column has its own"),
+    **REFUSED_OPTIONS,
 }
 """The options that are not for --set, with what sets them."""
 
@@ -89,8 +89,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _common(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], str | None]:
-    """The options of all engines, and the draft model."""
+def _common(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The options of all engines, and the draft model's."""
     common: dict[str, Any] = {"model": arguments.model}
     draft_model = arguments.draft_model or ("smollm2-draft" if arguments.model == "smollm2" else None)
     if arguments.shape is not None:
@@ -100,7 +100,9 @@ def _common(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
         if arguments.draft_shape is not None:
             shape = find_shape(arguments.draft_shape)
             draft_model = BenchmarkModel.of_shape(arguments.draft_shape, shape, folder / "draft").checkpoint
-    return common | engine_options(arguments.set, own=_ARGUMENTS), draft_model
+    if draft_model is not None:
+        common["draft_model"] = draft_model
+    return common | engine_options(arguments.set, own=_ARGUMENTS)
 
 
 def _prompts(arguments: argparse.Namespace) -> list[Prompt]:
@@ -116,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     all_hold = True
     with tempfile.TemporaryDirectory() as folder:
         try:
-            common, draft_model = _common(arguments, Path(folder))
+            common = _common(arguments, Path(folder))
             prompts = _prompts(arguments)
             suites = {name: suite(name, prompts, arguments.max_tokens) for name in arguments.suites}
             lists = (arguments.dtype, arguments.quantization, arguments.kv_cache_dtype)
@@ -127,11 +129,11 @@ def main(argv: Sequence[str] | None = None) -> None:
                     **conditions_of(EngineConfig.model_validate(given)),
                     "command": command,
                     "model": arguments.shape or common["model"],
-                    "draft_model": arguments.draft_shape or draft_model,
+                    "draft_model": arguments.draft_shape or common.get("draft_model"),
                     **chosen,
                 }
                 with result_lines(arguments.output, about) as lines:
-                    for result in measure(given, draft_model, suites, arguments.max_tokens, arguments.columns):
+                    for result in measure(given, suites, arguments.max_tokens, arguments.columns):
                         lines.write(result)
                 console(200).print(table(lines.written))
                 all_hold &= all(map(holds, lines.written))

@@ -29,7 +29,7 @@ REFUSED = [
     ("throughput", "--set dtype=float32", "--set dtype: use --dtype"),
     ("throughput", "--set block_size=8 --set block_size=16", "--set block_size: is set twice"),
     ("exactness", "--set kv_cache_dtype=fp8", "--set kv_cache_dtype: use --kv-cache-dtype"),
-    ("exactness", "--set drafter=ngram", "--set drafter: each column has its own"),
+    ("exactness", "--set drafter=ngram", "--set drafter: each of the --columns has its own"),
     ("speculation", "--dataset extraction --by-category", "--by-category: only the questions of spec-bench"),
     (
         "speculation",

@@ -124,6 +124,18 @@ def test_a_divided_model_has_a_process_for_each_column(shape: str, tmp_path: Pat
     assert all(result["count"] > 0 for result in results)
 
 
+@pytest.mark.skipif(not EXACT, reason="this CPU's kernels, or those chosen for it, are only close")
+def test_options_of_a_draft_model_are_those_of_its_column(shape: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    options = "--limit 1 --max-tokens 4 --dtype float32 --suites greedy --columns draft_model --set device=cpu"
+    options += " --set draft_quantization=int8 --set kv_cache_memory_gib=0.01"
+    main(f"--shape {shape} --draft-shape {shape} {options} --output {out}".split())
+    alone, drafted = lines(out)
+    assert "draft_quantization" not in alone["options"]
+    assert drafted["options"]["draft_quantization"] == "int8"
+    assert drafted["count"] > 0
+
+
 def test_another_arithmetic_fails_and_the_first_difference_is_named(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +192,7 @@ def test_an_unknown_column_is_named_before_a_model_is_loaded() -> None:
     common = {"model": "./nowhere", "device": "cpu", "kv_cache_memory_gib": 1}
     for name in ("agian", "eager", "draft_model"):  # eager is a GPU's
         with pytest.raises(ValueError, match=f"--columns: {name}: not one of again, batches of 8, "):
-            next(measure.measure(common, None, {}, 4, ["again", name]))
+            next(measure.measure(common, {}, 4, ["again", name]))
 
 
 def test_an_unknown_column_is_named(shape: str, tmp_path: Path) -> None:

@@ -11,8 +11,11 @@ from draftline.engine.bench.exact.answers import Count, EngineAnswers, answer, a
 from draftline.engine.config import DrafterName, EngineConfig
 from draftline.engine.protocol import GenerateRequest
 
-OWN_OPTIONS = ("drafter", "draft_length", "draft_tokens", "ngram_entries")
-"""Options of the engine that each column sets by itself."""
+REFUSED_OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("drafter", "draft_length", "draft_tokens", "ngram_entries"), "each of the --columns has its own"),
+    "synthetic_acceptance": "changes answers on purpose",
+}
+"""Options of the engine that the comparison does not take, with the reason."""
 
 _WEIGHTLESS = tuple(name for name in get_args(DrafterName) if name not in ("auto", "none", "forced", "draft_model"))
 """The drafters that have no weights and draft for any request."""
@@ -53,13 +56,13 @@ ALONE = Column("alone", {"prefix_caching": False}, (1,))
 """The reference: an engine that has seen nothing else, one request at a time, without prefix cache and drafts."""
 
 
-def columns(only: Sequence[str], *, on_gpu: bool, draft_model: str | None) -> list[Column]:
+def columns(only: Sequence[str], *, on_gpu: bool, draft: Mapping[str, object]) -> list[Column]:
     """The columns besides the reference.
 
     Args:
         only: the names of those to return; empty for all.
         on_gpu: whether the engines run on a GPU.
-        draft_model: the draft model; None for no such column.
+        draft: the options of the draft model. Without ``draft_model`` there is no column with one.
 
     Raises:
         ValueError: there is no column of a name.
@@ -78,8 +81,8 @@ def columns(only: Sequence[str], *, on_gpu: bool, draft_model: str | None) -> li
         ),
         Column("forced", {"drafter": "forced"}, (8,), attrgetter("drafted_tokens"), "drafts", suites=("constrained",)),
     ]
-    if draft_model is not None:
-        options = fixed | {"drafter": "draft_model", "draft_model": draft_model}
+    if "draft_model" in draft:
+        options = {**fixed, **draft, "drafter": "draft_model"}
         found.append(Column("draft_model", options, (8,), attrgetter("drafted_tokens"), "drafts"))
     if on_gpu:
         found.append(Column("eager", plain | {"enforce_eager": True}, (8,)))

@@ -12,14 +12,13 @@ import torch
 from draftline.engine.bench.exact.answers import EngineAnswers, answer_in_fresh_process
 from draftline.engine.bench.exact.columns import ALONE, Column, columns, scarce
 from draftline.engine.bench.exact.results import result
-from draftline.engine.config import EngineConfig
+from draftline.engine.config import EngineConfig, without_drafts
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.runner.device import select_device
 
 
 def measure(
     given: Mapping[str, Any],
-    draft_model: str | None,
     suites: Mapping[str, Sequence[GenerateRequest]],
     max_tokens: int,
     only: Sequence[str],
@@ -27,8 +26,7 @@ def measure(
     """One configuration: the fields of each column's result in each suite, the reference first.
 
     Args:
-        given: options of all engines, besides those of this benchmark.
-        draft_model: the draft model; None for no column with one.
+        given: options of all engines, besides those of this benchmark. Those of a draft model are for its column.
         suites: the requests by suite.
         max_tokens: the most tokens of an answer.
         only: the names of the columns besides the reference; empty for all.
@@ -49,8 +47,9 @@ def measure(
 
     on_gpu = select_device(EngineConfig.model_validate(dict(given))).type == "cuda"
     cache = {"kv_cache_memory_gib": 8.0 if on_gpu else 1.0}
-    common: dict[str, Any] = {"max_num_seqs": 64} | cache | dict(given) | {"drafter": "none"}
-    found = columns(only, on_gpu=on_gpu, draft_model=draft_model)
+    common: dict[str, Any] = {"max_num_seqs": 64} | cache | without_drafts(given)
+    draft = {name: value for name, value in given.items() if name not in common}
+    found = columns(only, on_gpu=on_gpu, draft=draft)
     alone = answers_of(ALONE, suites)
     reference = dict(zip(suites, alone.suites, strict=True))
     for name, answers in reference.items():

@@ -48,20 +48,23 @@ def exactness(
     - `draftline bench exactness --kv-cache-dtype fp8 --suites greedy --columns again,preempted`
     """
     find_models(engine)
-    from draftline.engine.bench.exact.columns import OWN_OPTIONS  # these import torch, which takes seconds
+    from draftline.engine.bench.exact.columns import REFUSED_OPTIONS  # these import torch, which takes seconds
     from draftline.engine.bench.exact.measure import measure
     from draftline.engine.bench.exact.results import holds, table
     from draftline.engine.bench.exact.suites import SUITES, suite
     from draftline.engine.bench.exact.suites import questions as read
 
-    if own := [name for name in OWN_OPTIONS if name in engine.model_fields_set]:
-        raise UsageError(f"{flag(own[0])}: each of the --columns has its own")
+    for name, reason in REFUSED_OPTIONS.items():
+        if name in engine.model_fields_set:
+            raise UsageError(f"{flag(name)}: {reason}")
     chosen = [name.strip() for name in suites.split(",")]
     for name in chosen:
         if name not in SUITES:
             raise UsageError(f"--suites: {name or repr(name)}: not one of {', '.join(SUITES)}")
-    given = {"model": engine.model, **engine.model_dump(exclude_unset=True, exclude={"draft_model"})}
     draft_model = engine.draft_model or ("smollm2-draft" if engine.model == "smollm2" else None)
+    given = {"model": engine.model, **engine.model_dump(exclude_unset=True)}
+    if draft_model is not None:
+        given["draft_model"] = draft_model
     shown = console()
     try:
         asked = {name: suite(name, read(questions, limit), max_tokens) for name in chosen}
@@ -73,7 +76,7 @@ def exactness(
             "kv_cache_dtype": engine.kv_cache_dtype,
         }
         with result_lines(output, about) as lines:
-            for result in measure(given, draft_model, asked, max_tokens, names(columns)):
+            for result in measure(given, asked, max_tokens, names(columns)):
                 lines.write(result)
                 if shown.is_terminal:
                     equal = f"{result['equal']} of {result['questions']} equal"
