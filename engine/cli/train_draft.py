@@ -44,6 +44,8 @@ def train_draft(
     """
     if plot is not None:
         check_plot(plot, made=output)
+    if engine.synthetic_acceptance is not None:
+        raise UsageError("--synthetic-acceptance: changes the target's answers, from which the draft learns")
     find_models(engine)
     # Imported here, since it imports torch.
     from draftline.engine.training.curve import CURVE

@@ -189,6 +189,7 @@ def test_what_makes_no_sense_is_one_line(target: Path, tmp_path: Path) -> None:
         (["--samples", long], "has a sample of 2049 tokens, and "),
         (["--samples", tmp_path / "nowhere" / "answers.npz"], "answers.npz: no such folder"),
         (["--epochs", 0], "--epochs: "),
+        (["--synthetic-acceptance", 1], "--synthetic-acceptance: changes the target's answers"),
     ):
         result = run(tmp_path / "draft", *small(target), *arguments)
         assert result.exit_code == 2, result.output
