@@ -13,13 +13,13 @@ import grpc
 from rich.console import Console
 from typing_extensions import override
 
-from draftline.engine.cli.connection import Connection
+from draftline.engine.cli.connection import Connection, check_no_engine_options
 from draftline.engine.cli.models import find_models
 from draftline.engine.client.access import is_grpc_address
 from draftline.engine.client.convert import request_message, with_stop
 from draftline.engine.client.convert import update as update_of
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import DraftlineError, UsageError
+from draftline.engine.errors import DraftlineError
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest
 from draftline.v1 import engine_pb2 as pb
@@ -131,8 +131,7 @@ def connected(address: str, engine: EngineConfig, connection: Connection) -> Ite
         UsageError: engine options are given with it (a running server has its own), or a file cannot be used.
         ServerError: the address is none, or no server answers at it, or not with or without TLS.
     """
-    if engine != EngineConfig():
-        raise UsageError("--server: the server has its own engine; give no engine options with it")
+    check_no_engine_options(engine)
     if not is_grpc_address(address):
         raise ServerError(f"{address} is no address of a gRPC server: give host:port")
     with connection.channel(address) as channel:

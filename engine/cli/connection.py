@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import grpc
@@ -13,11 +13,21 @@ from typing_extensions import override
 from draftline.engine.client.access import call_metadata
 from draftline.engine.client.channel import OWN_CONNECTION
 from draftline.engine.client.tls import Tls
+from draftline.engine.config import EngineConfig
 from draftline.engine.errors import InvalidRequestError, UsageError
-from draftline.engine.options import Options
+from draftline.engine.options import Options, flag
 
 TOKEN_VARIABLE = "DRAFTLINE_TOKEN"
 """The environment variable of the token. Other users of a machine can read a command line."""
+
+
+def check_no_engine_options(engine: EngineConfig, server: str = "--server", *, used: Collection[str] = ()) -> None:
+    """Raise `UsageError` if an option of the engine is given, be it the default: the server at ``server`` has its own.
+
+    Those named in ``used`` are for the command itself.
+    """
+    if given := sorted(engine.model_fields_set.difference(used)):
+        raise UsageError(f"{', '.join(map(flag, given))}: the server at {server} has its own engine")
 
 
 class Connection(Options):
@@ -76,8 +86,8 @@ class Connection(Options):
             tls.credentials()
         except InvalidRequestError as error:
             [wrong] = error.violations
-            flag = "--ca" if wrong.field == "tls.ca" else "--client-cert"
-            raise UsageError(f"{flag}: {wrong.description}") from error
+            option = "--ca" if wrong.field == "tls.ca" else "--client-cert"
+            raise UsageError(f"{option}: {wrong.description}") from error
         return tls
 
     @property

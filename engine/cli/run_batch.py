@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from draftline.engine.batch.lines import PlainPrompts, check_ids, read_lines
 from draftline.engine.batch.output import AnswerFile
-from draftline.engine.cli.connection import TOKEN_VARIABLE
+from draftline.engine.cli.connection import TOKEN_VARIABLE, check_no_engine_options
 from draftline.engine.cli.models import find_models
 from draftline.engine.client.access import checked_token, http_url_problem
 from draftline.engine.config import EngineConfig
@@ -59,8 +59,8 @@ def run_batch(
     - `draftline run-batch in.jsonl out.jsonl --server http://gpu7:8000`, with the token in `DRAFTLINE_TOKEN`
     - `draftline run-batch in.jsonl out.jsonl --model ./Qwen3-0.6B --as-finished`
     """
-    if server is not None and engine != EngineConfig():
-        raise UsageError("--server: the server has its own engine; give no engine options with it")
+    if server is not None:
+        check_no_engine_options(engine)
     plain = PlainPrompts(_defaults(sampling, constraint), as_chat)
     ids = check_ids(requests, plain)
     with AnswerFile(answers, ids) as file:

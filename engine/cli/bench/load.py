@@ -27,11 +27,10 @@ from draftline.engine.bench.tables import load_table, turns_table
 from draftline.engine.bench.targets.connect import connect
 from draftline.engine.bench.targets.target import Target, TargetInfo
 from draftline.engine.cli.bench.output import console, shown_at_the_end
-from draftline.engine.cli.connection import Connection
+from draftline.engine.cli.connection import Connection, check_no_engine_options
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import CallFailedError, UsageError
-from draftline.engine.options import flag
 
 _KNOWN_BEFORE = 0.05
 """Share of prompt tokens that chance does not explain: a chat's template may begin all prompts alike."""
@@ -118,9 +117,7 @@ async def opened(url: str | None, engine: EngineConfig, connection: Connection) 
 
         target: Target = await OfflineTarget.start(engine)
     else:
-        if engine.model_fields_set - {"model"}:
-            given = ", ".join(map(flag, sorted(engine.model_fields_set - {"model"})))
-            raise UsageError(f"{given}: the server at --url has its own engine")
+        check_no_engine_options(engine, "--url", used=("model",))
         model = engine.model if "model" in engine.model_fields_set else None
         target = await connect(url, model, connection.bearer_token, connection.certificates())
     try:

@@ -302,7 +302,11 @@ def test_info_shows_the_model_without_generating() -> None:
         (["--draft-tokens", "17"], "--draft-tokens: Input should be less than or equal to 16, not 17"),
         (["--draft-quantization", "fp8"], "--draft-quantization: there is no draft model to convert to fp8"),
         (["--drafter", "draft_model"], "--drafter: 'draft_model' needs the name of one: set --draft-model"),
-        (["--server", "x:1", "--dtype", "float32"], "--server: the server has its own engine"),
+        (
+            ["--server", "x:1", "--dtype", "float32", "--drafter", "auto"],  # as it is without the option
+            "--drafter, --dtype: the server at --server has its own engine",
+        ),
+        (["--server", "x:1", "--max-num-seqs", "256"], "--max-num-seqs: the server at --server has its own engine"),
     ],
 )
 def test_a_bad_option_is_one_line(arguments: list[str], message: str) -> None:
