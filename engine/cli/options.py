@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -224,7 +224,7 @@ def _build(
     except ValidationError as error:
         wrong = [
             _origin(model, v.field, flags, path)
-            + (v.description if _name(v.field) else _as_flags(model, v.description))
+            + (v.description if _name(v.field) else _with_origins(model, v.description, values.keys() - flags, path))
             for v in violations(error)
         ]
         raise UsageError("; ".join(wrong)) from error
@@ -234,17 +234,19 @@ def _name(field: str) -> str:
     return field.partition("[")[0].partition(".")[0]
 
 
-def _as_flags(model: type[Options], problem: str) -> str:
-    """The description of a problem of a whole model, with the model's options as flags."""
+def _with_origins(model: type[Options], problem: str, in_file: Container[str], path: Path | None) -> str:
+    """The description of a problem of a whole model, with the model's options as flags, or as names in the file."""
     names = "|".join(model.model_fields)
 
-    def as_flag(found: re.Match[str]) -> str:
+    def with_origin(found: re.Match[str]) -> str:
         name = found[0]
+        if name in in_file:
+            return f"{name} in {path}"
         ending = "" if _model(model.model_fields[name].annotation) is None else "-* options"  # such as reasoning
         return flag(_flag(model, name)) + ending
 
     # Not in quotes, which are values, nor in "draft model".
-    return re.sub(rf"(?<!')(?<!draft )\b({names})\b", as_flag, problem)
+    return re.sub(rf"(?<!')(?<!draft )\b({names})\b", with_origin, problem)
 
 
 def _origin(model: type[Options], field: str, flags: Mapping[str, object], path: Path | None) -> str:

@@ -374,6 +374,15 @@ def test_a_configuration_file_has_no_options_of_a_request(content: str, tmp_path
     assert failed(run("generate", "x", "--config", str(file)), 2) == problem
 
 
+def test_options_that_do_not_go_together_are_named_where_they_stand(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("drafter: ngram\ndraft-tokens: 6\n")
+    problem = f"draft_tokens in {file}: has no effect where --drafter is none"
+    assert failed(run("info", "--config", str(file), "--drafter", "none"), 2) == problem
+    problem = f"--draft-model: is not used where drafter in {file} is ngram"
+    assert failed(run("info", "--config", str(file), "--draft-model", "smollm2-head"), 2) == problem
+
+
 def test_an_option_that_can_be_repeated_is_a_list_in_a_configuration_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
