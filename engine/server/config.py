@@ -205,6 +205,14 @@ class ServerConfig(Options):
         return self
 
     @model_validator(mode="after")
+    def _options_have_an_effect(self) -> ServerConfig:
+        if self.insecure and self.tls_cert is not None:
+            raise ValueError("insecure: has no effect where tls_cert is set")
+        if self.admin is not None and self.tokens is not None:
+            raise ValueError("admin: has no effect where tokens is set: its entries say who administers the server")
+        return self
+
+    @model_validator(mode="after")
     def _plaintext_is_local(self) -> ServerConfig:
         if self.tls_cert is None and not self.insecure and not self.is_local:
             raise ValueError(

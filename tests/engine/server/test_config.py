@@ -105,6 +105,19 @@ def test_an_option_of_a_port_that_is_closed_is_refused(name: str, value: object,
     assert getattr(ServerConfig.model_validate({name: value, port: 0}), name) == value
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"insecure": True, "tls_cert": "c.pem", "tls_key": "k.pem"}, "insecure: has no effect where tls_cert is set"),
+        ({"admin": True, "tokens": "t.yaml"}, "admin: has no effect where tokens is set"),
+        ({"admin": False, "tokens": "t.yaml"}, "admin: has no effect where tokens is set"),
+    ],
+)
+def test_an_option_that_another_leaves_without_effect_is_refused(options: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        ServerConfig.model_validate(options)
+
+
 def test_a_model_is_never_served_without_a_name() -> None:
     with pytest.raises(ValidationError, match="at least 1 character"):
         ServerConfig(http_port=0, served_model_name=("",))
