@@ -153,11 +153,12 @@ def cache_blocks(budget_bytes: int, bytes_a_block: int, block_size: int, max_mod
     blocks = budget_bytes // bytes_a_block
     wanted = 1 if max_model_len is None else -(-max_model_len // block_size)
     if blocks < wanted:
+        lower = "max_model_len" if wanted > 1 else "block_size"
         raise OutOfMemoryAtStartError(
-            f"the cache has room for {blocks * block_size} tokens ({_size(budget_bytes)} at "
-            f"{bytes_a_block // block_size} bytes a token), but one sequence of {max_model_len or block_size} needs "
-            f"{_size(wanted * bytes_a_block)}. Raise kv_cache_memory_gib or gpu_memory_utilization, or lower "
-            "max_model_len."
+            f"the cache has room for {blocks} blocks of {block_size} tokens ({_size(budget_bytes)} at "
+            f"{bytes_a_block // block_size} bytes a token), but one sequence of {max_model_len or block_size} tokens "
+            f"needs {wanted} ({_size(wanted * bytes_a_block)}). Raise kv_cache_memory_gib or gpu_memory_utilization, or "
+            f"lower {lower}."
         )
     return blocks
 

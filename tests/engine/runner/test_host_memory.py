@@ -115,16 +115,24 @@ def test_a_cache_that_does_not_fit_is_not_taken() -> None:
         LLM("smollm2", device="cpu", kv_cache_memory_gib=400_000.0)
 
 
+_A_TOKEN = r"at 49920 bytes a token\), but one sequence of"
+
+
 @pytest.mark.parametrize(
-    ("budget", "message"),
+    ("budget", "max_model_len", "message"),
     [
-        (GIB // 10000, r"0 tokens \(0\.10 MiB at 49920 bytes a token\), but one sequence of 16 needs 0\.76 MiB"),
-        (GIB // 2, r"\(0\.50 GiB at 49920 bytes a token\), but one sequence of 65536 needs 3\.05 GiB"),
+        (GIB // 10000, None, rf"0 blocks of 16 tokens \(0\.10 MiB {_A_TOKEN} 16 tokens needs 1 \(0\.76 MiB\)"),
+        (GIB // 10000, 9, rf"{_A_TOKEN} 9 tokens needs 1 \(0\.76 MiB\)\. .*, or lower block_size\.$"),
+        (
+            GIB // 2,
+            65536,
+            rf"\(0\.50 GiB {_A_TOKEN} 65536 tokens needs 4096 \(3\.05 GiB\)\. .*, or lower max_model_len\.$",
+        ),
     ],
 )
-def test_a_cache_that_is_too_small_shows_how_small(budget: int, message: str) -> None:
+def test_a_cache_that_is_too_small_shows_how_small(budget: int, max_model_len: int | None, message: str) -> None:
     with pytest.raises(OutOfMemoryAtStartError, match=message):
-        cache_blocks(budget, 16 * 49920, 16, 65536 if budget > GIB / 10 else None)
+        cache_blocks(budget, 16 * 49920, 16, max_model_len)
 
 
 WHAT = [
