@@ -254,7 +254,8 @@ def decode_attention_kernel(
     if NEW > 0:
         # The loop reads new tokens as later steps will: from the cache. All threads' stores come first.
         tl.debug_barrier()
-    # Triton 3.6 does not compile a branch behind warp-group products, which tiles of 64 rows have. Of others, it is faster.
+    # Triton 3.6 does not compile a branch behind warp-group products, which tiles of 64 rows have. Smaller tiles are faster
+    # with the branch.
     MASKED: tl.constexpr = PARTS and BLOCK_M >= 64
     total, total_max, total_sum = no_keys(BLOCK_M, BLOCK_D, PAIRS)
     for tile in range(next_tile, end_tile):
