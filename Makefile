@@ -72,6 +72,12 @@ test-gpu: setup-dev ## run the tests that need a GPU
 	@$(BIN)/pytest tests/gpu --ignore tests/gpu/test_parallel.py $(GPU_FLAGS)
 	@$(BIN)/pytest tests/gpu/test_parallel.py $(GPU_FLAGS)
 
+# $(call compile_kernels,variables,options): prints the launches that fail, and how many there are.
+define compile_kernels
+@lines=$$($(1) $(BIN)/python -P -m draftline.kernels.triton.compile.aot $(2)); status=$$?; \
+printf '%s\n' "$$lines" | grep -v ': ok '; exit $$status
+endef
+
 check: lint types imports proto kernels ## run every static check
 
 lint: setup-dev ## ruff: rules and format
@@ -89,13 +95,11 @@ proto: setup-dev ## lint the .proto files, compare them with the last release, a
 	@$(BIN)/python proto/generate.py --check && echo 'proto: clean, and the generated code is up to date'
 
 kernels: setup-dev ## compile every Triton kernel ahead of time, in representative launches (needs no GPU)
-	@lines=$$($(BIN)/python -P -m draftline.kernels.triton.compile.aot); status=$$?; \
-	printf '%s\n' "$$lines" | grep -v ': ok '; exit $$status
+	$(call compile_kernels)
 
 kernels-oldest: setup-dev ## compile all launches of every kernel for 9.0 with the oldest Triton
 	@test -d $(TRITON) || $(PIP) --quiet --no-deps --target $(TRITON) "triton==$(OLDEST_TRITON)"
-	@lines=$$(PYTHONPATH=$(TRITON) $(BIN)/python -P -m draftline.kernels.triton.compile.aot --all); status=$$?; \
-	printf '%s\n' "$$lines" | grep -v ': ok '; exit $$status
+	$(call compile_kernels,PYTHONPATH=$(TRITON),--all)
 
 format: setup-dev ## rewrite the sources in ruff's format, and generate draftline.v1
 	@$(BIN)/ruff check --fix
