@@ -83,7 +83,8 @@ class EngineConfig(Options):
     )
     quantization: Conversion = Field(
         default="auto",
-        description="'fp8' or 'int8' converts the projections while they are loaded; 'auto' keeps the checkpoint's format",
+        description="'fp8' or 'int8' converts the projections while they are loaded, the output projection to INT8; 'auto' "
+        "keeps the checkpoint's format",
     )
     device: str = Field(
         default="auto",

@@ -16,4 +16,4 @@ Leave it alone where every bit stays, however fast the kernel becomes.
 
 from __future__ import annotations
 
-ARITHMETIC_REVISION = 10
+ARITHMETIC_REVISION = 11

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -108,7 +110,7 @@ class Weights:
 
     def dense_head(self, vocab: int, hidden: int) -> Linear:
         """The output projection, unpacked where it is quantized."""
-        return self._head(self._raw(HEAD, vocab, hidden), scaled=False)
+        return self._head(replace(self._raw(HEAD, vocab, hidden), convert_to=None), scaled=False)
 
     def _head(self, raw: RawTensor, *, scaled: bool) -> Linear:
         head = quant.make_head(raw, dtype=self.dtype, device=self.device, scaled=scaled)

@@ -238,11 +238,15 @@ def test_int8_checkpoints_stay_packed_on_a_cpu_whatever_shares_a_scale(layout: s
     assert relative(made(x).float(), linear(x.float(), weight)) < 2**-8
 
 
-def test_the_output_projection_is_not_converted() -> None:
-    raw = replace(dense("lm_head.weight", 96, 320), convert_to="int8")
+@pytest.mark.parametrize("convert_to", quant.CONVERT)
+def test_the_output_projection_is_converted_to_int8(convert_to: str) -> None:
+    dense_head = dense("lm_head.weight", 96, 320)
+    raw = replace(dense_head, convert_to=convert_to)
+    int8 = quant.CONVERT["int8"](dense_head, dense_head.data)
+    assert quant.make_head(raw, dtype=torch.float32, device=CPU, scaled=True).format == "int8"
     head = quant.make_head(raw, dtype=torch.float32, device=CPU)
-    x = random(2, 320, seed=4)
-    assert_sums_close(head(x), linear(x.double(), raw.data.double()), x.square() @ raw.data.square().T, terms=320)
+    weight, x = quant.dequantize(int8).double(), random(2, 320, seed=4)
+    assert_sums_close(head(x), linear(x.double(), weight), x.square() @ weight.float().square().T, terms=320)
 
 
 QWEN3_FP8 = {

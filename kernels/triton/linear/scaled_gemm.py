@@ -162,6 +162,9 @@ def _scaled_gemm_kernel(
 _NARROW = 4096
 """Output columns that make few programs."""
 
+_VOCABULARY = 32768
+"""Output columns that only an output projection has more of, where there is no SwiGLU."""
+
 
 def _few_rows_config(n: int) -> ScaledGemmConfig:
     """Of up to 64 rows of x, with a scale a row, without SwiGLU."""
@@ -190,6 +193,10 @@ def _integer_config(rows: int, n: int, *, swiglu: bool) -> ScaledGemmConfig:
     if swiglu:
         if rows > 64:
             return ScaledGemmConfig(128, 64, num_warps=8, num_stages=3)
+        return ScaledGemmConfig(64, 128, num_warps=4, num_stages=4, ahead=256)
+    if n > _VOCABULARY:
+        if rows > 64:
+            return ScaledGemmConfig(128, 128, num_warps=8, num_stages=3)
         return ScaledGemmConfig(64, 128, num_warps=4, num_stages=4, ahead=256)
     if rows > 256:
         return ScaledGemmConfig(128, 128, num_warps=4, num_stages=3)

@@ -35,6 +35,9 @@ MAX_SCALED_GEMM_M16_ROWS = 16
 _MANY_ROWS = 8192
 """Weight rows of which a device cannot hold all programs at once."""
 
+_VOCABULARY = 65536
+"""Weight rows that only an output projection has more of: gates and ups of 70 billion parameters have 57,344."""
+
 _MANY_CHANNELS = 8192
 """Channels whose sums take a program longer than their bytes take the memory, unless more programs share the rows."""
 
@@ -290,6 +293,8 @@ def _fp8_config(rows: int, k: int) -> ScaledGemmM16Config:
 
 
 def _integer_config(rows: int, k: int) -> ScaledGemmM16Config:
+    if rows > _VOCABULARY:
+        return ScaledGemmM16Config(128, 128, early=2, num_stages=3, ahead=512)
     if rows > _MANY_ROWS:
         return ScaledGemmM16Config(64, 128, early=4, num_stages=5, ahead=512)
     if rows > 4096:
