@@ -183,7 +183,7 @@ class RunningUsage:
 
     def fields(self, choice: int) -> dict[str, int]:
         """``usage`` of the choice's next chunk."""
-        prompt = len(self._generation.wanted[choice // self._outputs].token_ids)
+        prompt = len(self._generation.submitted[choice // self._outputs].token_ids)
         completion = self._completion[choice]
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 

@@ -22,7 +22,7 @@ from draftline.engine.server.http.call import REQUEST_ID, HttpCall
 from draftline.engine.server.http.endpoints import chat, completions, plain, responses, tokens
 from draftline.engine.server.http.endpoints.about import About, served_model
 from draftline.engine.server.http.errors import HttpError
-from draftline.engine.server.http.generation import Generation, Wanted, until_disconnect
+from draftline.engine.server.http.generation import Generation, PromptRequest, until_disconnect
 from draftline.engine.server.http.guard import Guard
 from draftline.engine.server.http.openapi import Described, describe
 from draftline.engine.server.http.stream import Answer, EventStream
@@ -35,14 +35,14 @@ class Endpoint(Described):
     """An endpoint that generates.
 
     Attributes:
-        wanted: makes the engine's requests of a body, with a limit of tokens where the body sets none.
+        requests: makes the requests of a body, one for each prompt, with a limit of tokens where the body sets none.
         answer: begins the answer to a body.
         default_max_tokens: where the body sets none; None for as many as the context has room for.
         full_status: the status when there is no room for the request.
     """
 
     body: type[Generating]
-    wanted: Callable[[Any, EngineClient, int], list[Wanted]]
+    requests: Callable[[Any, EngineClient, int], list[PromptRequest]]
     answer: Callable[[Any, Generation, EngineClient, str], Answer]
     default_max_tokens: int | None = None
     full_status: int = 429
@@ -53,17 +53,19 @@ ENDPOINTS = (
         "/v1/completions",
         "Complete prompts.",
         completions.CompletionBody,
-        completions.wanted,
+        completions.prompt_requests,
         completions.CompletionAnswer,
         completions.DEFAULT_MAX_TOKENS,
     ),
-    Endpoint("/v1/chat/completions", "Answer a chat.", chat.ChatBody, chat.wanted, chat.ChatAnswer),
-    Endpoint("/v1/responses", "Answer an input.", responses.ResponseBody, responses.wanted, responses.ResponseAnswer),
+    Endpoint("/v1/chat/completions", "Answer a chat.", chat.ChatBody, chat.prompt_requests, chat.ChatAnswer),
+    Endpoint(
+        "/v1/responses", "Answer an input.", responses.ResponseBody, responses.prompt_requests, responses.ResponseAnswer
+    ),
     Endpoint(
         "/generate",
         "Complete a prompt, in the form of a plain server.",
         plain.PlainBody,
-        plain.wanted,
+        plain.prompt_requests,
         plain.PlainAnswer,
         plain.DEFAULT_MAX_TOKENS,
         full_status=503,
@@ -151,9 +153,9 @@ def _generating(state: ServerState, endpoint: Endpoint) -> _Handler:
             engine = state.engine
             model = served_model(body.model, state.config, engine.info)
             limits = (endpoint.default_max_tokens or engine.info.max_model_len, call.caller.limits.max_tokens)
-            wanted = endpoint.wanted(body, engine, min(limit for limit in limits if limit is not None))
+            requests = endpoint.requests(body, engine, min(limit for limit in limits if limit is not None))
             answer = endpoint.answer(body, generation, engine, model)
-            await until_disconnect(request.receive, generation.start(wanted))
+            await until_disconnect(request.receive, generation.start(requests))
             if body.stream:  # the stream closes the generation
                 await until_disconnect(request.receive, generation.begun())
                 return EventStream(generation, answer, state.config.stall_timeout)

@@ -33,7 +33,7 @@ FIRST_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PromptRequest:
     """One prompt's request.
 
     Attributes:
@@ -61,7 +61,7 @@ class Generation:
     """The requests of one HTTP request. They are admitted and submitted together, and end together.
 
     Attributes:
-        wanted: the requests, with token ids as prompts where these are needed.
+        submitted: the requests as the engine has them, with token ids as prompts where these are needed.
     """
 
     def __init__(self, state: ServerState, call: HttpCall) -> None:
@@ -69,7 +69,7 @@ class Generation:
         self._state = state
         self._call = call
         self._mailbox = Mailbox(state.hub)
-        self.wanted: list[Wanted] = []
+        self.submitted: list[PromptRequest] = []
         self._in_flight: list[InFlightRequest] = []
         self._index: dict[str, int] = {}
         self._first: list[tuple[str, Update]] = []
@@ -85,19 +85,19 @@ class Generation:
         )
         return self._in_flight[-1]
 
-    async def start(self, wanted: Sequence[Wanted]) -> None:
+    async def start(self, requests: Sequence[PromptRequest]) -> None:
         """Admit and submit the requests.
 
         Raises:
             DraftlineError: the server or the engine refuses one of them. Then none continues, once this is closed.
         """
-        for index, each in enumerate(wanted):
+        for index, each in enumerate(requests):
             in_flight = self._in_flight[0] if index == 0 else self._add()
             engine = in_flight.admit()
             try:
                 self._open.add(index)
                 request = await in_flight.submit(each.request, partial(self._with_ids, each, engine))
-                self.wanted.append(replace(each, request=request))
+                self.submitted.append(replace(each, request=request))
             except InvalidRequestError as error:
                 raise each.names.error(error) from error
 
@@ -136,7 +136,7 @@ class Generation:
             is_last = self._in_flight[index].note(update)
             if isinstance(update, Failed):
                 error = update.error
-                raise self.wanted[index].names.error(error) if isinstance(error, InvalidRequestError) else error
+                raise self.submitted[index].names.error(error) if isinstance(error, InvalidRequestError) else error
             if is_last:
                 self._in_flight[index].close()
                 self._open.discard(index)
@@ -150,22 +150,22 @@ class Generation:
         """
         accumulators = [
             Accumulator("", each.request, [] if isinstance(each.request.prompt, str | Chat) else each.request.prompt)
-            for each in self.wanted
+            for each in self.submitted
         ]
         while self.is_open:
             for index, update in await self.updates():
                 accumulators[index].take(update)
         return [accumulator.result() for accumulator in accumulators]
 
-    async def _with_ids(self, wanted: Wanted, engine: EngineClient, request: GenerateRequest) -> GenerateRequest:
+    async def _with_ids(self, prompt: PromptRequest, engine: EngineClient, request: GenerateRequest) -> GenerateRequest:
         """The request, with token ids as its prompt if they are needed, cut to the last ones if it asks for that."""
-        if wanted.keep_tokens is None and not wanted.needs_ids and wanted.add_special_tokens:
+        if prompt.keep_tokens is None and not prompt.needs_ids and prompt.add_special_tokens:
             return request
         ids = await token_ids(request.prompt, self._state, self._call)
-        if isinstance(request.prompt, str) and not wanted.add_special_tokens:
+        if isinstance(request.prompt, str) and not prompt.add_special_tokens:
             ids = list(engine.tokenizer.within(ids))
-        if wanted.keep_tokens is not None:
-            ids = list(last_tokens(ids, wanted.keep_tokens, engine.info))
+        if prompt.keep_tokens is not None:
+            ids = list(last_tokens(ids, prompt.keep_tokens, engine.info))
         if isinstance(request.prompt, Chat):
             return replace(request, prompt_token_ids=ids)
         return replace(request, prompt=ids)

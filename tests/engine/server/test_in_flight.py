@@ -25,7 +25,7 @@ from draftline.engine.server.codes import CANCELLED, code_name
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.http.call import HttpCall
 from draftline.engine.server.http.fields import Names
-from draftline.engine.server.http.generation import Generation, Wanted
+from draftline.engine.server.http.generation import Generation, PromptRequest
 from draftline.engine.server.in_flight import InFlightRequest
 from draftline.engine.server.state import CUT_OFF, ServerState
 from draftline.engine.server.telemetry.reports import Origin, RequestReport
@@ -192,7 +192,7 @@ async def test_a_deadline_ends_a_request_whose_engine_hangs(face: Face, engine: 
 async def test_an_output_that_ended_in_time_is_read_after_its_deadline(face: Face, engine: FakeEngine) -> None:
     generation = Generation(face.state, cast(HttpCall, face.call))
     sampling = SamplingParams(max_tokens=4)
-    await generation.start([Wanted(GenerateRequest("abc", sampling, timeout_s=PATIENCE_S), Names(()))])
+    await generation.start([PromptRequest(GenerateRequest("abc", sampling, timeout_s=PATIENCE_S), Names(()))])
     await until(lambda: len(generation._mailbox) == 2)  # the text, and its end
     face.state.requests["s0"].fail(DeadlineExceededError())
     [output] = await generation.outputs()
@@ -210,9 +210,9 @@ async def test_a_request_can_be_ended_while_its_prompt_s_ids_are_made(
     request = GenerateRequest("abc", timeout_s=0.01 if how == "timeout" else None)
 
     async def run() -> str | None:
-        await generation.start([Wanted(request, Names(()), needs_ids=True)])
+        await generation.start([PromptRequest(request, Names(()), needs_ids=True)])
         [output] = await generation.outputs()
-        assert list(generation.wanted[0].token_ids) == []
+        assert list(generation.submitted[0].token_ids) == []
         return output.outputs[0].finish_reason
 
     task = asyncio.create_task(run())

@@ -24,7 +24,7 @@ from draftline.engine.server.http.answers import (
 )
 from draftline.engine.server.http.body import ListOf, ResponseFormat, Streamed, check_stream
 from draftline.engine.server.http.fields import Names
-from draftline.engine.server.http.generation import Generation, Wanted
+from draftline.engine.server.http.generation import Generation, PromptRequest
 from draftline.engine.server.http.messages import RENDERED_PATHS, ChatMessage, Rendered, call_paths, chat
 from draftline.engine.server.http.params import constraint, request_of, sampling_names, sampling_params
 from draftline.engine.server.http.stream import DONE, Answer, event, event_of
@@ -57,7 +57,7 @@ class ChatBody(Streamed, Rendered, WithTools):
 _TOOL = "tools[{}].function"
 
 
-def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted]:
+def prompt_requests(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[PromptRequest]:
     """The request of a body.
 
     Raises:
@@ -92,7 +92,7 @@ def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted
         max_reasoning_tokens=body.max_reasoning_tokens,
     )
     request = request_of(body, prompt, sampling, constrained)
-    return [Wanted(request, Names(tuple(paths)), body.truncate_prompt_tokens, body.counts_chunks)]
+    return [PromptRequest(request, Names(tuple(paths)), body.truncate_prompt_tokens, body.counts_chunks)]
 
 
 class ChatAnswer(Answer):

@@ -23,7 +23,7 @@ from draftline.engine.server.http.answers import (
 )
 from draftline.engine.server.http.body import ListOf, ResponseFormat, Streamed, check_stream
 from draftline.engine.server.http.fields import Names
-from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
+from draftline.engine.server.http.generation import Generation, PromptRequest, check_prompt
 from draftline.engine.server.http.params import constraint, request_of, sampling_names, sampling_params
 from draftline.engine.server.http.stream import DONE, Answer, event, event_of
 from draftline.engine.server.http.text_offsets import TextOffsets
@@ -56,7 +56,7 @@ class CompletionBody(Streamed):
         return bool(self.echo) and self.max_tokens == 0
 
 
-def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[Wanted]:
+def prompt_requests(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[PromptRequest]:
     """The requests of a body, one for each prompt.
 
     Raises:
@@ -75,7 +75,7 @@ def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[
         sampled, engine.info, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=of_prompt
     )
     constrained, names = constraint(body, body.response_format)
-    requests: list[Wanted] = []
+    requests: list[PromptRequest] = []
     for name, prompt in prompts:
         paths = [("text", name), ("token_ids.ids", name), ("token_ids", name), *names, *sampling_names(body)]
         told = Names(tuple(paths))
@@ -84,7 +84,7 @@ def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[
         # An echo of log-probabilities shows the prompt's first token, which has none.
         needs_ids = echoes_logprobs or body.counts_chunks
         added = body.add_special_tokens is not False
-        requests.append(Wanted(request, told, body.truncate_prompt_tokens, needs_ids, added))
+        requests.append(PromptRequest(request, told, body.truncate_prompt_tokens, needs_ids, added))
     return requests
 
 
@@ -130,7 +130,7 @@ class CompletionAnswer(Answer):
     def begin(self) -> Iterator[bytes]:
         if not self._body.echo:
             return
-        for prompt in range(len(self._generation.wanted)):
+        for prompt in range(len(self._generation.submitted)):
             if self._body.logprobs is not None:
                 self._held[prompt] = []
                 continue
@@ -224,7 +224,7 @@ class CompletionAnswer(Answer):
         return prompt * self._outputs + index
 
     def _ids(self, prompt: int) -> Sequence[int]:
-        return self._generation.wanted[prompt].token_ids
+        return self._generation.submitted[prompt].token_ids
 
     def _echo(self, prompt: int) -> str:
         """The prompt's text: as it was sent, or that of the token ids."""

@@ -19,7 +19,7 @@ from draftline.engine.server.http.body import Body, Generating, JsonSchema, List
 from draftline.engine.server.http.endpoints.response_input import Item, conversation
 from draftline.engine.server.http.errors import error_body
 from draftline.engine.server.http.fields import INERT, INERT_IN_FUNCTION, Inert, Names
-from draftline.engine.server.http.generation import Generation, Wanted
+from draftline.engine.server.http.generation import Generation, PromptRequest
 from draftline.engine.server.http.items import Events, Items
 from draftline.engine.server.http.messages import RENDERED_PATHS, Rendered, chat, message_paths
 from draftline.engine.server.http.params import constraint, request_of, sampling_names, sampling_params
@@ -105,7 +105,7 @@ class ResponseBody(Generating, Rendered, WithTools):
     metadata: dict[str, Any] | None = Field(default=None, description="a label; it comes back")
 
 
-def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wanted]:
+def prompt_requests(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[PromptRequest]:
     """The request of a body.
 
     Raises:
@@ -144,7 +144,7 @@ def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wa
         max_reasoning_tokens=body.max_reasoning_tokens,
     )
     request = request_of(body, prompt, sampling, constrained)
-    return [Wanted(request, Names(tuple(paths)), body.truncate_prompt_tokens)]
+    return [PromptRequest(request, Names(tuple(paths)), body.truncate_prompt_tokens)]
 
 
 def _form(form: TextFormat) -> ResponseFormat:
