@@ -229,7 +229,6 @@ class BatchRunner:
     @property
     def compiler(self) -> ConstraintCompiler:
         """The compiler of the engine."""
-        assert self.core.compiler is not None
         return self.core.compiler
 
     def run(self, requests: Sequence[GenerateRequest]) -> tuple[float, list[Finished]]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,7 @@ from draftline.engine.bench.provenance import conditions
 from draftline.engine.chat.calls import Tool
 from draftline.engine.chat.messages import Chat
 from draftline.engine.cli.bench.output import console
+from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.drafting.cache import CachedDrafting, CacheNeeds, tokens_with_states
 from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, ForcedTextDrafting
@@ -49,6 +51,7 @@ from draftline.engine.outputs import Delta, Update
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
+from draftline.engine.request.language import configured_compiler
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.executor import Executor, Executors, ForwardResult, SampleResult, WholeStep
@@ -59,6 +62,7 @@ from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.runner.slot_writer import STEP_WRITES, TableWrites, write_words
 from draftline.engine.runner.timing import END
 from draftline.engine.scheduling.scheduler import Scheduler
+from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.tools.formats import FORMATS
 from draftline.engine.tools.output_reader import OutputReader
 from draftline.engine.tools.plan import plan_chat
@@ -67,6 +71,7 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.models.families import config_from_hf
 from draftline.models.tokenization.tokenizer import Tokenizer
+from draftline.models.work import ModelWork
 from draftline.spec.adaptive import DraftBudgets
 from draftline.spec.drafter import DraftChunk
 from draftline.spec.eagle3 import round_begins_with
@@ -222,7 +227,17 @@ def hostbound_core(
     executors = Executors(NoDevice(max_rows, drafts, config.vocab_size), StepShapes(max_rows, drafts))
     runner = Runner(executors, table, masks, select_ops(device), config.eos_token_ids, NoDrafter())
     policy = _drafting(max_rows, drafts, scheduler) if drafts else DraftPolicy()
-    return Core(scheduler, runner, tokenizer, info, policy, steps_ahead=1)
+    return Core(
+        scheduler,
+        runner,
+        tokenizer,
+        info,
+        policy,
+        budget=StepBudget(8192, math.inf),
+        compiler=configured_compiler(EngineConfig(), tokenizer, config),
+        work=ModelWork(config, 0.0, torch.bfloat16),
+        steps_ahead=1,
+    )
 
 
 def _drafting(max_rows: int, drafts: int, scheduler: Scheduler) -> DraftPolicy:
@@ -245,7 +260,7 @@ def measure(
     output_len = (2 * _WARM_UP_STEPS + (rounds + 1) * WINDOW) * (variant.drafts + 1)
     workload = OfflineWorkload("decode", rows, _PROMPT_LEN, (output_len, output_len))
     core = hostbound_core(tokenizer, rows, workload.max_model_len, variant.prefix_caching, variant.drafts)
-    builder = RequestBuilder(core.info, tokenizer, ageing_s=0.0)
+    builder = RequestBuilder(core.info, tokenizer, 0.0, core.compiler)
     sampling = variant.sampling.model_copy(update={"max_tokens": output_len})
 
     def sink(updates: Sequence[tuple[str, Update]]) -> None:

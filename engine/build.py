@@ -219,9 +219,9 @@ def _build(
         info,
         policy,
         budget=StepBudget(target.step_tokens, config.inter_token_target),
-        steps_ahead=steps_ahead,
         compiler=compiler,
         work=ModelWork.of(target.model, target.cache_dtype),
+        steps_ahead=steps_ahead,
         step_log=StepLog() if config.log_steps else None,
         kernels_compiling=(lambda: 0) if ahead is None else later.left,
     )

@@ -83,7 +83,7 @@ class Core:
     Attributes:
         info: the model and limits that callers see.
         tokenizer: the model's tokenizer.
-        compiler: compiles requests' constraints, for callers; None if they cannot have any.
+        compiler: compiles requests' constraints, for callers.
         journal: the changes of the prefix cache. Any thread may follow them.
         backlog: the requests that have not run yet. Other threads may read its counts.
         profiler: records its steps.
@@ -98,10 +98,10 @@ class Core:
         info: EngineInfo,
         policy: DraftPolicy,
         *,
-        budget: StepBudget | None = None,
+        budget: StepBudget,
+        compiler: ConstraintCompiler,
+        work: ModelWork,
         steps_ahead: int = 0,
-        compiler: ConstraintCompiler | None = None,
-        work: ModelWork | None = None,
         step_log: StepLog | None = None,
         kernels_compiling: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
@@ -114,10 +114,10 @@ class Core:
             tokenizer: turns tokens into text.
             info: the model and limits that callers see.
             policy: chooses how many tokens each sequence drafts.
-            budget: chooses how many tokens each step computes; the scheduler's maximum where None.
-            steps_ahead: how many steps may be in flight while the next is launched.
+            budget: chooses how many tokens each step computes.
             compiler: compiles requests' constraints. The core only keeps it for its callers.
-            work: counts the work of its steps; None counts none.
+            work: counts the work of its steps.
+            steps_ahead: how many steps may be in flight while the next is launched.
             step_log: logs each step's plan and time; None logs none.
             kernels_compiling: how many kernels are compiled beside the steps.
             clock: gives seconds; steps are timed by it, and requests' ``submitted_at`` must be on it too.
@@ -247,8 +247,7 @@ class Core:
     def close(self) -> None:
         """End the parts of the engine in other processes: other ranks, and what compiles constraints. Idempotent."""
         self._runner.close()
-        if self.compiler is not None:
-            self.compiler.close()
+        self.compiler.close()
 
     def fail_all(self, error: Exception) -> None:
         """End every request with ``error``. Frees nothing: the engine has ended."""
@@ -285,7 +284,7 @@ class Core:
     def _step_tokens(self) -> int | None:
         """The token budget of the next step; None for the scheduler's maximum."""
         # It is for prompts: without one, the policy decides how many drafts are worth their time.
-        if self._budget is None or not self._scheduler.has_prompts:
+        if not self._scheduler.has_prompts:
             return None
         # A sequence whose last token is in flight does not decode any more.
         running = self._scheduler.running
@@ -340,8 +339,7 @@ class Core:
         self._policy.observe_step(plan, in_flight.caught_up_tokens, seconds)  # which may choose by that, too
         computed = sum([row.count for row in rows])
         self._queue_order.measure(computed, seconds)
-        if self._budget is not None:
-            self._budget.measure(decoding, computed - decoding, seconds)
+        self._budget.measure(decoding, computed - decoding, seconds)
 
     def _keep_tokens(self, plan: Plan, results: StepResults) -> tuple[list[_KeptRow], list[Verified], OutputUpdates]:
         """Check stops, advance constraints and commit the tokens: of each output those up to its end.

@@ -163,14 +163,14 @@ class EngineClient(Protocol):
     Attributes:
         info: the model and the engine's limits.
         tokenizer: the model's tokenizer.
-        compiler: compiles constraints; None if the engine enforces none.
+        compiler: compiles constraints.
         journal: the contents of the prefix cache.
         stopped: done when the engine has ended. The result is None after a close, or the fault that ended the engine.
     """
 
     info: EngineInfo
     tokenizer: Tokenizer
-    compiler: ConstraintCompiler | None
+    compiler: ConstraintCompiler
     journal: CacheJournal
     stopped: Future[EngineStoppedError | None]
 

@@ -23,7 +23,6 @@ from draftline.engine.request.language import configured_compiler, configured_to
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.stats import EngineStats, total
 from draftline.models.errors import ModelLoadError
-from draftline.structured.compiler import ConstraintCompiler
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +58,9 @@ class RemoteEngine(EngineClient):
             shape, *_ = [replica.opened() for replica in self.replicas]
             # The processes load the model, while this one prepares what requests need here.
             self.tokenizer = configured_tokenizer(config, shape)
-            compiler = configured_compiler(config, self.tokenizer, shape)
-            undo.callback(compiler.close)
-            compiler.prepare()
-            self.compiler: ConstraintCompiler | None = compiler
+            self.compiler = configured_compiler(config, self.tokenizer, shape)
+            undo.callback(self.compiler.close)
+            self.compiler.prepare()
             for replica in self.replicas:
                 replica.start()
             self._check_alike()
@@ -137,8 +135,7 @@ class RemoteEngine(EngineClient):
             replica.begin_close()
         for replica in self.replicas:
             replica.close()
-        if self.compiler is not None:
-            self.compiler.close()
+        self.compiler.close()
 
     def _run(self, command: CommandName, path: Path | None = None) -> list[Future[Any]]:
         """Run a command in all processes, of which those that have ended fail it unless there is another."""

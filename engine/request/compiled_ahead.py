@@ -44,7 +44,7 @@ async def compiled_ahead(
         request = replace(request, prompt_token_ids=await token_ids(chat))
     ids = request.prompt_token_ids or ()
     plan = plan_chat(request, engine.info, lambda: prompt_end(ids, engine.tokenizer))
-    if plan.constraint is None or engine.compiler is None:
+    if plan.constraint is None:
         return request
     started = time.monotonic()
     try:

@@ -109,14 +109,11 @@ async def compile_constraint(compiler: ConstraintCompiler, asked: params.Constra
         return await asyncio.wrap_future(compiler.submit(constraint, caller))
 
 
-async def compile_whole(
-    compiler: ConstraintCompiler | None, asked: params.Constraint, caller: str = ""
-) -> ConstraintReport:
+async def compile_whole(compiler: ConstraintCompiler, asked: params.Constraint, caller: str = "") -> ConstraintReport:
     """Compile all of a constraint without blocking the event loop.
 
     Arguments and errors are those of `compile_constraint`.
     """
-    compiler = _available(compiler)
     compiled = await compile_constraint(compiler, asked, caller)
     with constraint_errors(structured_constraint(asked)):
         # Others wait for it too, so it must not be cancelled.
@@ -124,24 +121,18 @@ async def compile_whole(
     return constraint_report(whole.report)
 
 
-def compile_blocking(compiler: ConstraintCompiler | None, asked: params.Constraint) -> CompiledConstraint:
-    """`compile_constraint`, for threads. Without a compiler the constraint is invalid."""
+def compile_blocking(compiler: ConstraintCompiler, asked: params.Constraint) -> CompiledConstraint:
+    """`compile_constraint`, for threads."""
     constraint = structured_constraint(asked)
     with constraint_errors(constraint):
-        return _available(compiler).compile(constraint)
+        return compiler.compile(constraint)
 
 
-def compile_whole_blocking(compiler: ConstraintCompiler | None, asked: params.Constraint) -> ConstraintReport:
+def compile_whole_blocking(compiler: ConstraintCompiler, asked: params.Constraint) -> ConstraintReport:
     """`compile_whole`, for threads."""
     compiled = compile_blocking(compiler, asked)
     with constraint_errors(structured_constraint(asked)):
         return constraint_report(compiled.whole.result().report)
-
-
-def _available(compiler: ConstraintCompiler | None) -> ConstraintCompiler:
-    if compiler is None:
-        raise InvalidRequestError(FieldViolation("constraint", "this engine enforces no constraints"))
-    return compiler
 
 
 def constraint_report(report: CompileReport) -> ConstraintReport:

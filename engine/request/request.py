@@ -113,7 +113,7 @@ class RequestBuilder:
         info: EngineInfo,
         tokenizer: Tokenizer,
         ageing_s: float,
-        compiler: ConstraintCompiler | None = None,
+        compiler: ConstraintCompiler,
         seed: int | None = None,
     ) -> None:
         """Create a builder for one engine.
@@ -122,7 +122,7 @@ class RequestBuilder:
             info: the engine's description.
             tokenizer: the model's tokenizer.
             ageing_s: the head start in the queue, in seconds, for each unit of priority.
-            compiler: compiles constraints. Without it, requests with a constraint are invalid.
+            compiler: compiles constraints.
             seed: of the seeds of requests without one, in the order in which they are built; None for random ones.
         """
         self._info = info

@@ -20,12 +20,12 @@ class StepStats:
         generated_tokens: tokens of all outputs.
     """
 
-    def __init__(self, info: EngineInfo, work: ModelWork | None, now: float) -> None:
+    def __init__(self, info: EngineInfo, work: ModelWork, now: float) -> None:
         """No step so far.
 
         Args:
             info: the engine's drafter, and the peak rates of its device.
-            work: counts a step's arithmetic and memory traffic; None counts none.
+            work: counts a step's arithmetic and memory traffic.
             now: the time in seconds.
         """
         self.meter = WorkMeter(info.peak)
@@ -54,9 +54,8 @@ class StepStats:
         self._read_at = now
         if times is not None:
             self.drafts.add_times(times)
-        if self._work is not None:
-            work = self._work.step([(row.start, row.count + row.drafts) for row in rows], logits)
-            self.meter.add(seconds, *work)
+        work = self._work.step([(row.start, row.count + row.drafts) for row in rows], logits)
+        self.meter.add(seconds, *work)
 
     def of_engine(
         self,

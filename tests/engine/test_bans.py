@@ -101,14 +101,14 @@ def test_a_constraint_and_bans_share_its_choices() -> None:
 
 
 def test_a_word_is_banned_with_and_without_a_space(engine: FakeEngine) -> None:
-    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0)
+    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0, engine.compiler)
     sampling = SamplingParams(bad_words=(" ab", "ab", "\n"))
     request = builder.prepare("a", GenerateRequest([1], sampling)).request
     assert request.bad_words == (tuple(b"ab"), tuple(b" ab"), tuple(b"\n"))
 
 
 def test_too_many_words_are_refused(engine: FakeEngine) -> None:
-    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0)
+    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0, engine.compiler)
     sampling = SamplingParams(bad_words=("a" * 256, "b" * 256), allowed_token_ids=(3, 700))
     with pytest.raises(InvalidRequestError) as caught:
         builder.prepare("a", GenerateRequest([1], sampling))

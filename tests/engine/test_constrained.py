@@ -10,17 +10,9 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
+from byte_compilers import CommonCompiler, byte_compiler, host_compiler
 from pydantic import BaseModel
-from tiny import (
-    Client,
-    CommonCompiler,
-    alone,
-    draft_model,
-    free_constraints,
-    host_compiler,
-    tiny_compiler,
-    tiny_core,
-)
+from tiny import Client, alone, draft_model, free_constraints, tiny_core
 from tiny_head import eagle3, tiny_head
 
 from draftline import Schema
@@ -230,7 +222,7 @@ def test_requests_share_a_grammar_whose_lexer_runs_out(ahead: int) -> None:
     growing = Constraint(grammar="start: /[ab]*a[ab]{24}/")
     params = [SamplingParams(max_tokens=40, seed=seed, temperature=1.0) for seed in range(8)]
     expected = [alone([1, seed], sampling, growing) for seed, sampling in enumerate(params)]
-    core = tiny_core(drafter=Garbage(), steps_ahead=ahead, compiler=tiny_compiler(GrammarLimits(lexer_states=120)))
+    core = tiny_core(drafter=Garbage(), steps_ahead=ahead, compiler=byte_compiler(GrammarLimits(lexer_states=120)))
     client = Client(core)
     for seed, sampling in enumerate(params):
         client.submit(str(seed), [1, seed], sampling, constraint=growing)
@@ -238,7 +230,6 @@ def test_requests_share_a_grammar_whose_lexer_runs_out(ahead: int) -> None:
     for seed, want in enumerate(expected):
         assert outputs[str(seed)].outputs[0].token_ids == want.outputs[0].token_ids
         assert outputs[str(seed)].outputs[0].text == want.outputs[0].text
-    assert core.compiler is not None
     pristine = core.compiler.compile(structured_constraint(growing)).begin().matcher
     assert isinstance(pristine, GrammarMatcher)
     assert pristine.parsers.generations > 3
@@ -246,7 +237,7 @@ def test_requests_share_a_grammar_whose_lexer_runs_out(ahead: int) -> None:
 
 @pytest.mark.parametrize("ahead", [0, 1], ids=["", "ahead"])
 def test_a_request_whose_constraint_hits_a_limit_fails_by_name_and_alone(ahead: int) -> None:
-    core = tiny_core(steps_ahead=ahead, compiler=tiny_compiler(GrammarLimits(lexer_states=60)))
+    core = tiny_core(steps_ahead=ahead, compiler=byte_compiler(GrammarLimits(lexer_states=60)))
     client = Client(core)
     constraint = Constraint(grammar="start: /[ab]{100}/")
     for seed in range(3):

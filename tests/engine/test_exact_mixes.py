@@ -71,7 +71,6 @@ def engines(request: pytest.FixtureRequest, alone: Callable[[Case], tuple[Path, 
 
 
 def close(core: Core) -> None:
-    assert core.compiler is not None
     core.compiler.close()
 
 

@@ -6,9 +6,10 @@ import random
 from collections.abc import Iterable
 
 import pytest
+from byte_compilers import byte_compiler
 from drafters import Adversary
 from tag_cases import FORMATS, TagCase, assert_right, tag_case
-from tiny import Client, alone, draft_model, free_constraints, tiny_compiler, tiny_core
+from tiny import Client, alone, draft_model, free_constraints, tiny_core
 
 from draftline.engine.core import Core
 from draftline.engine.errors import InvalidRequestError
@@ -89,7 +90,7 @@ def test_no_output_of_ten_thousand_is_wrong(part: int) -> None:
 def test_automata_enforce_what_is_regular() -> None:
     for name, form in FORMATS.items():
         asked = Constraint(structural_tag={"type": "structural_tag", "format": form}, reasoning=Reasoning())
-        report = tiny_compiler().compile(structured_constraint(asked)).report
+        report = byte_compiler().compile(structured_constraint(asked)).report
         assert (report.backend, report.no_automaton) == (
             ("grammar", "#/format/tags/0/content/json_schema: it recurses") if "open" in name else ("automaton", None)
         )

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from byte_compilers import byte_compiler
 from fake_engine import ByteTokenizer, fake_info
 from patience import PATIENCE_S
 from tiny import tiny_core
@@ -36,7 +37,7 @@ class BrokenCore:
     def __init__(self) -> None:
         self.info = fake_info()
         self.tokenizer = ByteTokenizer()
-        self.compiler = None
+        self.compiler = byte_compiler()
         self.journal = None
         self.requests: list[Request] = []
         self.backlog = Backlog()

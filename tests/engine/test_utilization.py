@@ -57,7 +57,7 @@ def test_shares_are_of_the_time_between_two_moments() -> None:
 
 def test_a_core_counts_each_step_and_each_output_those_that_it_shared() -> None:
     work = ModelWork.of(tiny_model(CONFIG), torch.float32)
-    core = tiny_core(work=work, token_budget=16)
+    core = tiny_core(token_budget=16)
     client = Client(core)
     client.submit("a", [1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True))
     client.submit("b", range(1, 21), SamplingParams(max_tokens=3, ignore_eos=True))
@@ -76,7 +76,7 @@ def test_a_core_counts_each_step_and_each_output_those_that_it_shared() -> None:
 @pytest.mark.parametrize(("steps_ahead", "others"), [(0, 0), (1, 1)])
 def test_an_output_counts_no_step_that_was_read_before_it_ran(steps_ahead: int, others: int) -> None:
     """It counts the one that is in flight when its own is launched, whose time they share."""
-    client = Client(tiny_core(work=ModelWork.of(tiny_model(CONFIG), torch.float32), steps_ahead=steps_ahead))
+    client = Client(tiny_core(steps_ahead=steps_ahead))
     client.submit("long", [1, 2, 3], SamplingParams(max_tokens=20, ignore_eos=True))
     for _ in range(5):
         client.core.step()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from byte_compilers import byte_compiler
 from fake_engine import ByteTokenizer, fake_info
 from pydantic import ValidationError
 from typer.testing import CliRunner
@@ -94,7 +95,7 @@ def test_the_documentation_has_both_tables() -> None:
 
 def test_a_default_seed_seeds_the_requests_without_one() -> None:
     def seeds(default: int | None) -> list[int]:
-        builder = RequestBuilder(fake_info(), ByteTokenizer(), 5.0, None, default)  # type: ignore[arg-type]
+        builder = RequestBuilder(fake_info(), ByteTokenizer(), 5.0, byte_compiler(), default)  # type: ignore[arg-type]
         asked = (None, 5, None)
         return [
             builder.prepare(str(seed), GenerateRequest("a", SamplingParams(seed=seed, max_tokens=1))).request.seed

@@ -196,7 +196,6 @@ def outputs_of(
         core.add(prepared.begin(sink, core.now()))
     while core.has_work:
         core.step()
-    assert core.compiler is not None
     core.compiler.close()
     return [results[str(index)].result() for index in range(len(requests))], core.stats()
 

@@ -1,8 +1,9 @@
 """A deterministic `EngineClient` without a model: every output repeats its prompt's tokens, one token a step.
 
-It has a real step thread and the engine's own validation of requests, so that a test against it tests the faces alone. A
-test can hold the thread and let it make single steps. Prompts in capitals cause faults: ``FAIL`` fails in its second step,
-as in a faulty step; ``DIE`` ends the whole engine; ``CRASH`` makes submit() raise an unexpected error.
+It has a real step thread and the engine's own validation of requests, so that a test against it tests the faces alone.
+Constraints compile, but outputs ignore them. A test can hold the thread and let it make single steps. Prompts in
+capitals cause faults: ``FAIL`` fails in its second step, as in a faulty step; ``DIE`` ends the whole engine; ``CRASH``
+makes submit() raise an unexpected error.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import cast
 
+from byte_compilers import byte_compiler
 from fake_tokenizer import EOS, ByteTokenizer
 from patience import PATIENCE_S
 
@@ -102,12 +104,12 @@ class FakeEngine(EngineClient):
         """``step_s`` is the minimum time of a step in seconds; ``max_waiting`` the maximum requests at once."""
         self.info = fake_info()
         self.tokenizer = cast(Tokenizer, ByteTokenizer())
-        self.compiler: ConstraintCompiler | None = None
+        self.compiler = byte_compiler()
         self.journal = CacheJournal()
         self.stopped: Future[EngineStoppedError | None] = Future()
         self.steps = 0
         self.cancelled: list[str] = []
-        self._builder = RequestBuilder(self.info, self.tokenizer, 5.0)
+        self._builder = RequestBuilder(self.info, self.tokenizer, 5.0, self.compiler)
         self._step_s = step_s
         self._max_waiting = max_waiting
         self._retry_after_s = 1.5
@@ -118,8 +120,8 @@ class FakeEngine(EngineClient):
         self._thread = threading.Thread(target=self._loop, name="fake-step", daemon=True)
         self._thread.start()
 
-    def enforce(self, compiler: ConstraintCompiler | None) -> None:
-        """Compile constraints from now on, or refuse them. Outputs ignore them."""
+    def compile_with(self, compiler: ConstraintCompiler) -> None:
+        """Compile constraints with another compiler from now on."""
         self.compiler = compiler
         self._builder = RequestBuilder(self.info, self.tokenizer, 5.0, compiler)
 

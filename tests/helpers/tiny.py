@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
+from byte_compilers import byte_compiler
 from fake_engine import ByteTokenizer
 from random_checkpoint import RandomCheckpoint, llama
 
@@ -44,11 +46,7 @@ from draftline.spec.eagle3 import Eagle3, round_begins_with
 from draftline.spec.forced import ForcedFirst
 from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
-from draftline.structured.automaton.limits import AutomatonLimits
-from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
-from draftline.structured.grammar.limits import GrammarLimits
-from draftline.structured.job_queue import QueuedJob
-from draftline.structured.vocabulary import ByteVocabulary
+from draftline.structured.compiler import ConstraintCompiler
 
 CONFIG = llama(eos_token_ids=(0,))
 
@@ -80,7 +78,6 @@ def tiny_core(
     tool_format: str = "",
     reasoning: tuple[str, str] | None = None,
     scheduling: str = "fair",
-    work: ModelWork | None = None,
     step_log: StepLog | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Core:
@@ -147,17 +144,16 @@ def tiny_core(
         drafting = CachedDrafting(
             drafting, scheduler.block_generation, block_size=block_size, step_tokens=token_budget, needs=needs
         )
-    compiler = compiler or tiny_compiler()
     return Core(
         scheduler,
         runner,
         ByteTokenizer(),  # type: ignore[arg-type]
         info,
         drafting,
-        budget=budget,
+        budget=budget or StepBudget(token_budget, math.inf),
+        compiler=compiler or byte_compiler(),
+        work=ModelWork.of(model, dtype),
         steps_ahead=steps_ahead,
-        compiler=compiler,
-        work=work,
         step_log=step_log,
         clock=clock,
     )
@@ -178,35 +174,6 @@ def cache_needs(drafter: Drafter) -> CacheNeeds | None:
 def ticking(seconds: float = 1e-4) -> Callable[[], float]:
     """A core's clock that advances whenever it is read, so that a busy machine changes no order of requests."""
     return functools.partial(next, itertools.count(step=seconds))
-
-
-class CommonCompiler(ConstraintCompiler):
-    """All tests' in common: an engine that closes its own leaves it open for the next."""
-
-    def close(self) -> None:
-        """Nothing: it ends with the process."""
-
-
-@functools.cache
-def tiny_compiler(grammar: GrammarLimits | None = None) -> ConstraintCompiler:
-    """Compiles constraints for the tiny model, whose tokens are bytes."""
-    tokens = tuple(bytes([token]) if token else b"" for token in range(CONFIG.vocab_size))
-    ends = frozenset(CONFIG.eos_token_ids)
-    limits = CompilerLimits(grammar=grammar or GrammarLimits())
-    return CommonCompiler(ByteVocabulary(tokens, ends, ends, lambda text: list(text.encode())), limits)
-
-
-class HostCompiler(CommonCompiler):
-    """No tables are ever built: all outputs with an automaton stay on the host."""
-
-    def _do_later(self, work: Callable[[QueuedJob[None]], None]) -> bool:
-        return True
-
-
-@functools.cache
-def host_compiler(kind: type[ConstraintCompiler] = HostCompiler) -> ConstraintCompiler:
-    """Compiles constraints for the tiny model, and waits for no tables."""
-    return kind(tiny_compiler().vocabulary, CompilerLimits(automaton=AutomatonLimits(awaited_states=0)))
 
 
 def free_constraints(

@@ -11,7 +11,8 @@ from typing import Any
 
 import jsonschema_rs
 import torch
-from tiny import CONFIG, Client, CommonCompiler, tiny_core
+from byte_compilers import CommonCompiler
+from tiny import CONFIG, Client, tiny_core
 
 from draftline.engine.chat.calls import Tool, ToolCallDelta, ToolChoice
 from draftline.engine.chat.messages import Chat

@@ -12,8 +12,7 @@ from draftline.engine.outputs import Delta, Finished
 from draftline.engine.request.constraints import compile_whole
 from draftline.engine.request.request import out_of_range, utf8_size
 from draftline.engine.server.grpc import convert
-from draftline.engine.server.grpc.errors import unimplemented
-from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, peer_of, with_error_status, with_report
+from draftline.engine.server.grpc.handlers import Context, GrpcCall, peer_of, with_error_status, with_report
 from draftline.engine.server.grpc.limits import check_constraint, check_detokenize, check_tokenize
 from draftline.engine.server.grpc.session import Session
 from draftline.engine.server.grpc.stream_writer import StreamWriter
@@ -122,10 +121,8 @@ class InferenceService(InferenceServiceServicer):
     async def CheckConstraint(self, request: pb.CheckConstraintRequest, context: Context) -> pb.CheckConstraintResponse:
         check_constraint(request.constraint)
         constraint = convert.constraint_params(request.constraint)
-        compiler = self.state.engine.compiler
-        if compiler is None:
-            await abort(context, unimplemented("this engine enforces no constraints"))
-        return convert.constraint_response(await compile_whole(compiler, constraint, self._caller(context)))
+        report = await compile_whole(self.state.engine.compiler, constraint, self._caller(context))
+        return convert.constraint_response(report)
 
     @override
     @with_error_status

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,9 +22,6 @@ from draftline.engine.server.codes import INTERNAL
 from draftline.engine.server.telemetry.gpu import GpuMetrics
 from draftline.engine.server.telemetry.reports import RequestReport
 from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DrafterStats, EngineStats, HistogramCounts, WorkCounts
-
-if TYPE_CHECKING:
-    from draftline.structured.compiler import ConstraintCompiler
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -151,7 +148,6 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         self._engine: EngineClient | None = None
         self._info: EngineInfo | None = None
-        self._compiler: ConstraintCompiler | None = None
         self._gpus = GpuMetrics()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -207,9 +203,7 @@ class Metrics(Collector):
         """Collect an engine's counts from now on."""
         self._info = engine.info
         self._engine = engine
-        self._compiler = engine.compiler
-        if engine.compiler is not None:
-            engine.compiler.observer = lambda result, seconds: self._compiled.labels(result).observe(seconds)
+        engine.compiler.observer = lambda result, seconds: self._compiled.labels(result).observe(seconds)
 
     @property
     def model(self) -> str:
@@ -255,9 +249,8 @@ class Metrics(Collector):
         served = GaugeMetricFamily("draftline_model", "The served model; always 1.", labels=list(info))
         served.add_metric(list(info.values()), 1)
         yield served
-        if self._compiler is not None:
-            about = "Constraints that wait to be compiled, or are being compiled."
-            yield GaugeMetricFamily("draftline_constraints_compiling", about, self._compiler.in_flight)
+        about = "Constraints that wait to be compiled, or are being compiled."
+        yield GaugeMetricFamily("draftline_constraints_compiling", about, self._engine.compiler.in_flight)
         yield from _device(self._info)
         yield from self._gpus.metrics(self._info.device_uuids)
         up = GaugeMetricFamily(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import CONFIG, tiny_core, tiny_model
+from tiny import tiny_core
 from typer.testing import CliRunner
 
 from draftline.engine.bench.lines import result_lines
@@ -28,7 +28,6 @@ from draftline.engine.core import Core
 from draftline.engine.errors import UsageError
 from draftline.engine.stats import DevicePeak, MemoryUse, WorkCounts
 from draftline.engine.threaded_engine import ThreadedEngine
-from draftline.models.work import ModelWork
 
 
 def event(cat: str, name: str, ts: float, dur: float, tid: int = 1, **args: object) -> dict[str, Any]:
@@ -111,8 +110,7 @@ def test_a_trace_without_steps_is_refused(tmp_path: Path) -> None:
 
 
 def test_prefill_and_decode_of_a_batch(tmp_path: Path) -> None:
-    work = ModelWork.of(tiny_model(CONFIG), torch.float32)
-    runner = BatchRunner(tiny_core(work=work, token_budget=32, prefix_caching=False), EngineConfig())
+    runner = BatchRunner(tiny_core(token_budget=32, prefix_caching=False), EngineConfig())
     prefill, decode = profile_batch(runner, 3, 20, 5, tmp_path)
     assert (prefill.name, decode.name) == ("prefill", "decode")
     assert decode.work.steps == decode.summary.steps == 5
@@ -285,7 +283,7 @@ def test_options_that_do_not_go_together_are_refused(arguments: tuple[str, ...],
 
 
 async def test_a_load_on_an_engine_in_this_process_has_its_utilization(capsys: pytest.CaptureFixture[str]) -> None:
-    core = tiny_core(work=ModelWork.of(tiny_model(CONFIG), torch.float32))
+    core = tiny_core()
     core.info = replace(core.info, peak=DevicePeak(1e12, 1e9))
     engine = ThreadedEngine(core, max_waiting=64, max_waiting_tokens=4096, ageing_s=5.0)
     target = OfflineTarget(engine, EngineConfig())

@@ -21,7 +21,7 @@ def fake_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_answers_come_over_one_stream_and_the_server_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "SCHEMAS", {})  # the fake engine enforces none
+    monkeypatch.setattr(demo, "SCHEMAS", {})  # the fake engine's answers ignore them
     result = CliRunner().invoke(app, ["demo", "--max-tokens", "60"])
     assert result.exit_code == 0, result.output
     for name, question in demo.QUESTIONS.items():

@@ -6,11 +6,10 @@ import pickle
 from dataclasses import asdict
 
 import pytest
+from byte_compilers import byte_compiler
 from fake_engine import ByteTokenizer, fake_info
-from tiny import tiny_compiler
 
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.process.messages import Submit
 from draftline.engine.protocol import GenerateRequest, Prompt
@@ -27,13 +26,13 @@ def sink(updates: object) -> None: ...
 
 
 def builder() -> RequestBuilder:
-    return RequestBuilder(INFO, ByteTokenizer(), 5.0, tiny_compiler())  # type: ignore[arg-type]
+    return RequestBuilder(INFO, ByteTokenizer(), 5.0, byte_compiler())  # type: ignore[arg-type]
 
 
 def arrived(request: GenerateRequest, now: float) -> Request:
     """The request as the engine process makes it of the server's message."""
     message = pickle.loads(pickle.dumps(Submit(builder().prepare("a", request).request)))
-    engine = RequestBuilder(INFO, NoTokenizer(), 0.0, tiny_compiler())  # type: ignore[arg-type]
+    engine = RequestBuilder(INFO, NoTokenizer(), 0.0, byte_compiler())  # type: ignore[arg-type]
     return engine.attach(message.request, sink, now)
 
 
@@ -59,10 +58,3 @@ def test_a_constraint_is_compiled_where_the_request_arrives() -> None:
     [sequence] = arrived(GenerateRequest("text", SamplingParams(max_tokens=9), constraint), 0.0).sequences
     assert sequence.constraint is not None
     assert sequence.constraint.closes_at == len("text") + 9
-
-
-def test_a_constraint_without_a_compiler_is_refused() -> None:
-    prepared = builder().prepare("a", GenerateRequest("text", constraint=Constraint(regex="a"))).request
-    engine = RequestBuilder(INFO, NoTokenizer(), 0.0)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match="enforces no constraints"):
-        engine.attach(prepared, sink, 0.0)

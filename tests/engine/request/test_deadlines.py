@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+from byte_compilers import byte_compiler
 from fake_engine import ByteTokenizer, fake_info
 from tiny import tiny_core
 
@@ -16,7 +17,7 @@ from draftline.engine.request.request import Request, RequestBuilder
 
 
 def request(name: str, timeout_s: float | None, now: float = 100.0) -> Request:
-    builder = RequestBuilder(fake_info(), ByteTokenizer(), 5.0)  # type: ignore[arg-type]
+    builder = RequestBuilder(fake_info(), ByteTokenizer(), 5.0, byte_compiler())  # type: ignore[arg-type]
     return builder.build(name, GenerateRequest("x", timeout_s=timeout_s), lambda pairs: None, now)
 
 
@@ -65,7 +66,7 @@ def test_a_request_that_has_ended_is_freed_before_its_deadline() -> None:
         """Takes the updates. Only the request refers to it."""
 
     core = tiny_core()
-    builder = RequestBuilder(core.info, core.tokenizer, 5.0)
+    builder = RequestBuilder(core.info, core.tokenizer, 5.0, core.compiler)
     wanted = GenerateRequest((1, 2, 3), SamplingParams(max_tokens=2), timeout_s=1e6)
     core.add(builder.build("short", wanted, sink, core.now()))
     kept = weakref.ref(sink)

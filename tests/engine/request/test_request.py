@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from byte_compilers import byte_compiler
 from fake_engine import FakeEngine
 from pydantic import ValidationError
-from tiny import tiny_compiler
 
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
@@ -35,7 +35,7 @@ LONE_SURROGATE = "a\ud800"
     ids=["empty text", "no ids", "id out of range", "text", "empty chat", "role"],
 )
 def test_an_invalid_prompt_names_its_field(prompt: Prompt, field: str, problem: str, engine: FakeEngine) -> None:
-    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0)
+    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0, engine.compiler)
     with pytest.raises(InvalidRequestError) as caught:
         builder.build("a", GenerateRequest(prompt), lambda updates: None, 0.0)
     (violation,) = caught.value.violations
@@ -44,7 +44,7 @@ def test_an_invalid_prompt_names_its_field(prompt: Prompt, field: str, problem: 
 
 
 def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(engine: FakeEngine) -> None:
-    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0)
+    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0, engine.compiler)
     text = "ä" * (engine.info.max_model_len * engine.info.max_token_bytes // 2 + 1)
     with pytest.raises(InvalidRequestError, match=f"text: the prompt is too long: {2 * len(text)} bytes of UTF-8"):
         builder.prepare("a", GenerateRequest(text))
@@ -75,7 +75,7 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(engine: FakeEn
 def test_invalid_sampling_names_its_field(
     sampling: dict[str, object], prompt: list[int], field: str, problem: str, engine: FakeEngine
 ) -> None:
-    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0)
+    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0, engine.compiler)
     with pytest.raises(InvalidRequestError) as caught:
         builder.build("a", GenerateRequest(prompt, SamplingParams.model_validate(sampling)), lambda updates: None, 0.0)
     (violation,) = caught.value.violations
@@ -84,7 +84,7 @@ def test_invalid_sampling_names_its_field(
 
 
 def test_limits_that_the_output_cannot_meet_are_all_named_with_their_request(engine: FakeEngine) -> None:
-    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0, tiny_compiler())
+    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0, byte_compiler())
     constraint = Constraint(choice=("abcdefgh",), close_within_budget=True)
     sampling = SamplingParams(min_tokens=6, max_tokens=9)
     wanted = GenerateRequest([1] * (engine.info.max_model_len - 5), sampling, constraint, path="prompts[3]")
@@ -97,7 +97,7 @@ def test_limits_that_the_output_cannot_meet_are_all_named_with_their_request(eng
 
 
 def test_more_tokens_than_the_context_has_room_for_are_cut_to_it(engine: FakeEngine) -> None:
-    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0)
+    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0, engine.compiler)
     wanted = GenerateRequest([1] * 10, SamplingParams(max_tokens=1_000_000))
     assert builder.build("a", wanted, lambda updates: None, 0.0).sequences[0].max_len == engine.info.max_model_len
 

@@ -94,7 +94,7 @@ def test_many_flows_with_work_are_seldom_looked_through() -> None:
 @pytest.fixture
 def make() -> object:
     core = tiny_core()
-    builder = RequestBuilder(core.info, core.tokenizer, 5.0)
+    builder = RequestBuilder(core.info, core.tokenizer, 5.0, core.compiler)
     names = itertools.count()
 
     def make(caller: str, tokens: int = 10, priority: int = 0) -> Request:

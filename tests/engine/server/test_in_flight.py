@@ -113,7 +113,7 @@ async def test_a_cancelled_task_cancels_its_request(face: Face, engine: FakeEngi
 def compiling(face: Face, engine: FakeEngine) -> tuple[EndlessWork, asyncio.Task[list[str]]]:
     """A request for two outputs whose constraint compiles, and how these finish."""
     endless: Any = EndlessWork()
-    engine.enforce(endless)
+    engine.compile_with(endless)
 
     async def run() -> list[str]:
         with face.request() as request:
@@ -136,7 +136,7 @@ async def test_a_request_can_be_cancelled_while_its_constraint_compiles(face: Fa
 
 
 async def test_a_request_that_is_cancelled_at_once_compiles_nothing(face: Face, engine: FakeEngine) -> None:
-    engine.enforce(EndlessWork())  # type: ignore[arg-type]
+    engine.compile_with(EndlessWork())  # type: ignore[arg-type]
     with face.request() as request:
         request.admit()
         assert request.cancel()

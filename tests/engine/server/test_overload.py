@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from byte_compilers import byte_compiler
 from fake_engine import ByteTokenizer, FakeEngine, fake_info
 from grpc_client import AsyncStub, SessionClient, connect, retry_delay_s, status_of, text_request, texts
 from patience import PATIENCE_S
@@ -157,7 +158,7 @@ async def test_a_message_that_is_too_large_is_refused(engine: FakeEngine) -> Non
 
 
 def request(name: str, tokens: int):  # type: ignore[no-untyped-def]
-    builder = RequestBuilder(fake_info(), ByteTokenizer(), 5.0)  # type: ignore[arg-type]
+    builder = RequestBuilder(fake_info(), ByteTokenizer(), 5.0, byte_compiler())  # type: ignore[arg-type]
     return builder.build(name, GenerateRequest("x" * tokens), lambda pairs: None, 0.0)
 
 

@@ -27,7 +27,7 @@ from draftline.engine.server.tokenizer_pool import LONG
 )
 async def test_a_timeout_ends_the_wait(request_: GenerateRequest, engine: FakeEngine) -> None:
     endless: Any = EndlessWork()
-    engine.enforce(endless)
+    engine.compile_with(endless)
     with pytest.raises(DeadlineExceededError):
         await prepared(engine, endless, request_)
     [future] = endless.futures

@@ -30,7 +30,7 @@ class Served:
         self.clock = Clock()
         self.core: Core = tiny_core(steps_ahead=1, num_slots=num_slots, clock=self.clock)
         self.told: list[tuple[str, Update]] = []
-        self._builder = RequestBuilder(self.core.info, self.core.tokenizer, ageing_s=0.0)
+        self._builder = RequestBuilder(self.core.info, self.core.tokenizer, 0.0, self.core.compiler)
 
     def submit(self, name: str, max_tokens: int, timeout_s: float | None = None, n: int = 1) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0 if n == 1 else 1, n=n)

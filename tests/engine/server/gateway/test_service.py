@@ -128,12 +128,20 @@ async def test_unsupported_fields_are_refused_by_name(gateway: Any) -> None:
     assert set(violations(status_of(missing.value))) == {"prompt"}
 
 
-async def test_a_constraint_that_the_engine_does_not_enforce_is_refused(gateway: Any) -> None:
-    for constraint in ({"json_schema": "{}"}, {"structural_tag": "{}"}):
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            [answer async for answer in gateway.Generate(request("abc", stream=False, **constraint))]
-        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert set(violations(status_of(refused.value))) == {"constraint"}
+@pytest.mark.parametrize(
+    ("constraint", "field"),
+    [
+        ({"json_schema": '{"type": "strin"}'}, "constraint.json_schema#/type"),
+        ({"structural_tag": "{}"}, "constraint.structural_tag"),
+    ],
+)
+async def test_a_constraint_that_does_not_compile_is_refused(
+    gateway: Any, constraint: dict[str, str], field: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        [answer async for answer in gateway.Generate(request("abc", stream=False, **constraint))]
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert set(violations(status_of(refused.value))) == {field}
 
 
 @pytest.mark.parametrize(

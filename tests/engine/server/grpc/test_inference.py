@@ -14,7 +14,6 @@ from fake_engine import MAX_MODEL_LEN, VOCAB, ByteTokenizer, FakeEngine
 from google.protobuf.duration_pb2 import Duration
 from grpc_client import AsyncStub, Outcome, retry_delay_s, status_of, text_request, violations
 from patience import DEADLINE_S
-from tiny import tiny_compiler
 
 from draftline import __version__
 from draftline.engine.server.grpc import convert
@@ -227,7 +226,6 @@ CONSTRAINED = pb.Constraint(regex="a+")
             "speculation.enabled",
             id="no drafter",
         ),
-        pytest.param(pb.GenerateRequest(text="a", constraint=CONSTRAINED), "constraint", id="no constraints"),
         pytest.param(pb.GenerateRequest(text="a", constraint=pb.Constraint()), "constraint", id="no kind"),
         pytest.param(
             pb.GenerateRequest(text="a", constraint=pb.Constraint(regex="a", whitespace=9)),  # type: ignore[arg-type]
@@ -464,15 +462,13 @@ async def test_get_model(stub: AsyncStub) -> None:
     )
 
 
-async def test_check_constraint_is_unimplemented_without_a_compiler(stub: AsyncStub) -> None:
-    for constraint, code in ((CONSTRAINED, grpc.StatusCode.UNIMPLEMENTED), (pb.Constraint(), INVALID_ARGUMENT)):
-        with pytest.raises(grpc.RpcError) as caught:
-            await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=constraint))
-        assert status_of(caught.value).code == code.value[0]
+async def test_check_constraint_needs_one(stub: AsyncStub) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=pb.Constraint()))
+    assert status_of(caught.value).code == INVALID_ARGUMENT.value[0]
 
 
-async def test_check_constraint_compiles_and_reports(stub: AsyncStub, engine: FakeEngine) -> None:
-    engine.enforce(tiny_compiler())
+async def test_check_constraint_compiles_and_reports(stub: AsyncStub) -> None:
     answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=pb.Constraint(regex="ab*")))
     assert (answer.backend, answer.states, list(answer.unenforced)) == ("automaton", 3, [])
     assert answer.compile_s > 0
@@ -489,10 +485,7 @@ async def test_check_constraint_compiles_and_reports(stub: AsyncStub, engine: Fa
     assert list(answer.unenforced) == ["/pattern"]
 
 
-async def test_a_constraint_that_cannot_be_enforced_is_refused_with_its_pointers(
-    stub: AsyncStub, engine: FakeEngine
-) -> None:
-    engine.enforce(tiny_compiler())
+async def test_a_constraint_that_cannot_be_enforced_is_refused_with_its_pointers(stub: AsyncStub) -> None:
     schema = '{"type": "object", "properties": {"a": {"type": "string", "pattern": "(x)\\\\1"}}}'
     constraint = pb.Constraint(json_schema=schema)
     with pytest.raises(grpc.RpcError) as caught:

@@ -12,7 +12,6 @@ import httpx2
 import pytest
 from fake_engine import FakeEngine
 from http_client import http_client
-from tiny import tiny_compiler
 
 from draftline.engine.errors import QueueFullError
 from draftline.engine.outputs import Failed
@@ -258,10 +257,8 @@ async def test_a_prompt_of_the_wrong_type_is_not_in_the_log(
 
 @pytest.mark.parametrize(("path", "change", "param", "part"), WRONG)
 async def test_an_error_names_the_field(
-    http: httpx2.AsyncClient, shared_engine: FakeEngine, path: str, change: dict[str, Any], param: str, part: str
+    http: httpx2.AsyncClient, path: str, change: dict[str, Any], param: str, part: str
 ) -> None:
-    if {"response_format", "structured_outputs", "text"} & set(change):
-        shared_engine.enforce(tiny_compiler())
     found = await error(http, path, 400, **(BODIES[path] | change))
     assert found["type"] == "invalid_request_error"
     assert (found["param"] or "").startswith(param), found
@@ -295,10 +292,7 @@ async def test_few_of_many_wrong_entries_are_named(
     assert found["message"].count(": ") == named
 
 
-async def test_a_schema_that_cannot_be_enforced_is_named_by_its_place(
-    http: httpx2.AsyncClient, shared_engine: FakeEngine
-) -> None:
-    shared_engine.enforce(tiny_compiler())
+async def test_a_schema_that_cannot_be_enforced_is_named_by_its_place(http: httpx2.AsyncClient) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"properties": {"a": {"$ref": "#/no"}}}}}
     found = await error(http, "/v1/chat/completions", 400, **CHAT, response_format=form)
     assert found["param"].startswith("response_format.json_schema.schema#/properties/a")

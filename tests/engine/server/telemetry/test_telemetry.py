@@ -184,7 +184,7 @@ async def test_names_of_metrics_follow_prometheus_rules(serve: Callable[..., Any
 async def test_open_sessions_and_compilations_are_counted(serve: Callable[..., Any], engine: FakeEngine) -> None:
     words = (*(bytes([byte]) for byte in range(255)), b"")
     compiler = ConstraintCompiler(ByteVocabulary(words, frozenset({255}), frozenset({255}), lambda text: []))
-    engine.enforce(compiler)
+    engine.compile_with(compiler)
     server = await serve(engine, metrics_port=0)
     async with connect(server.address) as channel:
         stub = InferenceServiceStub(channel)
