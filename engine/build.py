@@ -155,7 +155,7 @@ def _build(
         target,
         loaded.group,
         largest,
-        lambda blocks: loaded.drafting.build(blocks, loaded.constraints),
+        loaded.build_drafter,
         loaded.shapes,
         drafter_block_bytes=loaded.drafting.block_bytes,
     )

@@ -26,13 +26,13 @@ from draftline.engine.runner.device import check_weights
 from draftline.engine.runner.executor import ExecutorParts
 from draftline.engine.runner.memory import memory_explained, taken_bytes
 from draftline.engine.runner.shapes import StepShapes
-from draftline.engine.runner.timing import StepClock
 from draftline.kernels.collectives import ALONE
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.models.loader import open_checkpoint
 from draftline.models.parallel.shard import WHOLE, PartialShard
 from draftline.models.tokenization.tokenizer import Tokenizer
+from draftline.spec.drafter import Drafter
 
 if TYPE_CHECKING:
     from draftline.kernels.triton.compile.ahead import CompileAhead
@@ -83,14 +83,19 @@ class LoadedParts:
             blocks: cache blocks.
             max_model_len: the most tokens of a sequence.
         """
-        target, ops = self.target, self.target.ops
-        table = target.allocate_table(max_model_len, self.drafting.max_draft_tokens)
-        cache = target.allocate_cache(blocks, blocks * (target.block_bytes + self.drafting.block_bytes))
-        drafter = self.drafting.build(blocks, self.constraints)
-        clock = StepClock.of(ops, target.device)
-        return ExecutorParts(
-            target.model, cache, table, ops, drafter, ops.sample, target.accept, self.constraints, self.shapes, clock
+        return self.target.allocate(
+            blocks,
+            max_model_len,
+            self.shapes,
+            self.constraints,
+            self.target.ops.sample,
+            self.build_drafter,
+            self.drafting.block_bytes,
         )
+
+    def build_drafter(self, blocks: int) -> Drafter:
+        """The drafter, with a cache of ``blocks`` blocks."""
+        return self.drafting.build(blocks, self.constraints)
 
 
 def load_parts(

@@ -39,7 +39,6 @@ from draftline.engine.runner.memory import GIB, SMALLER_STEP, memory_explained
 from draftline.engine.runner.ranks import draft_positions
 from draftline.engine.runner.shapes import StepShape
 from draftline.engine.runner.slot_writer import SlotWriter
-from draftline.engine.runner.timing import StepClock
 from draftline.kernels import select_ops
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
@@ -173,13 +172,7 @@ def build_follower(start: StartRank, progress: Progress) -> Follower:
         return RankZerosDrafter(-last_read) if draft is None else draft.build(config, blocks, ops, constraints)
 
     def allocate(blocks: int, max_model_len: int) -> ExecutorParts:
-        table = target.allocate_table(max_model_len, max_drafts)
-        cache = target.allocate_cache(blocks, blocks * (target.block_bytes + draft_block_bytes))
-        drafter = build_drafter(blocks)
-        clock = StepClock.of(ops, device)
-        return ExecutorParts(
-            target.model, cache, table, ops, drafter, samples, target.accept, constraints, shapes, clock
-        )
+        return target.allocate(blocks, max_model_len, shapes, constraints, samples, build_drafter, draft_block_bytes)
 
     graphs: dict[StepShape, Executor] = {}
     if device.type == "cuda" and config.uses_graphs:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.runner.device import has_fp8
+from draftline.engine.runner.executor import ExecutorParts
 from draftline.engine.runner.memory import (
     DEFAULT_CPU_CACHE_GIB,
     GIB,
@@ -19,8 +21,10 @@ from draftline.engine.runner.memory import (
     weight_bytes,
 )
 from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
+from draftline.engine.runner.timing import StepClock
 from draftline.kernels.batch import Batch, KVCache
-from draftline.kernels.ops import Accept, AreUneven, Ops
+from draftline.kernels.constraints import ConstraintTable
+from draftline.kernels.ops import Accept, AreUneven, Ops, Sample
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
@@ -30,6 +34,7 @@ from draftline.models.hidden_states import HiddenStateSink
 from draftline.models.model import Model
 from draftline.models.parallel.shard import Shard
 from draftline.quant import preferred_cpu_dtype
+from draftline.spec.drafter import Drafter
 from draftline.spec.synthetic import synthetic_acceptance
 
 _STEP_TOKENS = {"cpu": 512, "cuda": 8192}
@@ -118,15 +123,38 @@ class Target:
         heads = groups * (self.shape.num_heads // self.shape.num_kv_heads)
         return self.ops.uneven_rule(table.tokens.shape[1], (heads, groups), cache.layers[0])
 
-    def allocate_table(self, max_model_len: int, max_draft_tokens: int) -> SlotTable:
-        """Allocate the slot table.
+    def allocate(
+        self,
+        blocks: int,
+        max_model_len: int,
+        shapes: StepShapes,
+        constraints: ConstraintTable,
+        sample: Sample,
+        build_drafter: Callable[[int], Drafter],
+        drafter_block_bytes: int,
+    ) -> ExecutorParts:
+        """Allocate the slot table, the cache and the drafter's cache.
 
         Args:
+            blocks: cache blocks.
             max_model_len: the most tokens of a sequence.
-            max_draft_tokens: the most drafts of a step.
+            shapes: the step shapes that have graphs.
+            constraints: the constraint table.
+            sample: samples; see `ExecutorParts`.
+            build_drafter: makes the drafter, for a cache of so many blocks.
+            drafter_block_bytes: bytes of a block of the drafter's cache.
         """
+        table = self._allocate_table(max_model_len + shapes.draft_lens[-1])
+        cache = self._allocate_cache(blocks, blocks * (self.block_bytes + drafter_block_bytes))
+        drafter = build_drafter(blocks)
+        clock = StepClock.of(self.ops, self.device)
+        return ExecutorParts(
+            self.model, cache, table, self.ops, drafter, sample, self.accept, constraints, shapes, clock
+        )
+
+    def _allocate_table(self, table_len: int) -> SlotTable:
+        """Allocate the slot table, for ``table_len`` tokens of each sequence, drafts included."""
         config = self.config
-        table_len = max_model_len + max_draft_tokens
         table_blocks = -(-table_len // config.block_size)
         with memory_explained(
             self.device,
@@ -135,13 +163,8 @@ class Target:
         ):
             return SlotTable.allocate(config.max_num_seqs, table_len, table_blocks, self.device, self.shape.vocab_size)
 
-    def allocate_cache(self, blocks: int, needs: int) -> KVCache:
-        """Allocate the cache of keys and values.
-
-        Args:
-            blocks: cache blocks.
-            needs: bytes of it, and of what is allocated with it.
-        """
+    def _allocate_cache(self, blocks: int, needs: int) -> KVCache:
+        """Allocate the cache of keys and values. ``needs`` are its bytes, and those of what is allocated with it."""
         # On a CPU, a page of the cache is taken when it is first written: all must fit now, the drafter's included.
         shape = self.model.config
         with memory_explained(self.device, f"a cache of {needs / GIB:.2f} GiB (kv_cache_memory_gib)", needs):
