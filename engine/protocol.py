@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from draftline.engine.cache_journal import CacheJournal
 from draftline.engine.chat.messages import Chat
+from draftline.engine.chat.plan import ChatPlan
 from draftline.engine.outputs import Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.stats import NO_MEMORY, DevicePeak, EngineStats, MemoryUse
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from draftline.engine.errors import EngineStoppedError
     from draftline.models.tokenization.tokenizer import Tokenizer  # slow to import, and `--help` does not need it
+    from draftline.structured.compiled import CompiledConstraint
     from draftline.structured.compiler import ConstraintCompiler
 
 
@@ -27,6 +29,21 @@ Prompt = str | Sequence[int] | Chat
 
 Sink = Callable[[Sequence[tuple[str, Update]]], None]
 """Receives the (request id, update) pairs of one step, on the step thread. It must not block or raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPlan:
+    """The plan of a request, with its constraint compiled.
+
+    Attributes:
+        plan: how the request is constrained, and how its outputs are read.
+        compiled: the constraint; None without one.
+        compile_s: seconds that the request has waited for it.
+    """
+
+    plan: ChatPlan
+    compiled: CompiledConstraint | None = None
+    compile_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +61,8 @@ class GenerateRequest:
             request.
         caller: whose request it is: callers share the engine by their weights.
         weight: the caller's share, relative to other callers.
-        constraint_compile_s: seconds that it has waited for its constraint, before it is submitted to an engine.
         prompt_token_ids: the tokens of a text or a chat, if they are known already.
+        planned: its plan, if it was made before the request is submitted to an engine.
     """
 
     prompt: Prompt
@@ -57,8 +74,13 @@ class GenerateRequest:
     path: str = ""
     caller: str = ""
     weight: float = 1.0
-    constraint_compile_s: float = 0.0
     prompt_token_ids: Sequence[int] | None = None
+    planned: CompiledPlan | None = None
+
+    @property
+    def constraint_compile_s(self) -> float:
+        """Seconds that it has waited for its constraint, before it is submitted to an engine."""
+        return 0.0 if self.planned is None else self.planned.compile_s
 
 
 @dataclass(frozen=True, slots=True)

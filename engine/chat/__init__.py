@@ -1,1 +1,1 @@
-"""Chats as callers write them: their messages, the tools that the model may call, and calls."""
+"""Chats as callers write them: their messages, the tools that the model may call, calls, and the plan to read them."""

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import DeadlineExceededError, InvalidRequestError
-from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.protocol import CompiledPlan, EngineClient, GenerateRequest
 from draftline.engine.request.constraints import compile_constraint
-from draftline.engine.request.tokenization import prompt_end
+from draftline.engine.request.tokenization import last_tokens, prompt_end
 from draftline.engine.tools.plan import plan_chat
 
 
 async def compiled_ahead(
     engine: EngineClient, request: GenerateRequest, token_ids: Callable[[Chat], Awaitable[Sequence[int]]]
 ) -> GenerateRequest:
-    """Compile a request's constraint, so that `EngineClient.submit` finds it in the compiler's cache.
+    """Plan a request and compile its constraint, so that `EngineClient.submit` waits for neither.
 
     Args:
         engine: will get the request.
@@ -26,7 +26,7 @@ async def compiled_ahead(
         token_ids: tokenizes a chat.
 
     Returns:
-        The request with the time that this took, and with its chat's tokens if they decided its constraint.
+        The request with its plan, and with its chat's tokens if they decided its constraint.
 
     Raises:
         InvalidRequestError: the chat cannot be tokenized, or the compiler rejects the constraint.
@@ -42,16 +42,16 @@ async def compiled_ahead(
         and (engine.info.reasoning is not None or chat.tools)
     ):
         request = replace(request, prompt_token_ids=await token_ids(chat))
-    ids = request.prompt_token_ids or ()
+    ids = last_tokens(request.prompt_token_ids or (), request.sampling.truncate_prompt_tokens, engine.info)
     plan = plan_chat(request, engine.info, lambda: prompt_end(ids, engine.tokenizer))
     if plan.constraint is None:
-        return request
+        return replace(request, planned=CompiledPlan(plan))
     started = time.monotonic()
     try:
-        await compile_constraint(engine.compiler, plan.constraint, request.caller)
+        compiled = await compile_constraint(engine.compiler, plan.constraint, request.caller)
     except InvalidRequestError as error:
         raise plan.error(error) from error
-    return replace(request, constraint_compile_s=time.monotonic() - started)
+    return replace(request, planned=CompiledPlan(plan, compiled, time.monotonic() - started))
 
 
 async def in_time(request: GenerateRequest, prepared: Awaitable[GenerateRequest]) -> GenerateRequest:

@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from draftline.engine.chat.messages import Chat
+from draftline.engine.chat.plan import ChatPlan
 from draftline.engine.errors import CONTEXT_LENGTH_EXCEEDED, FieldViolation, InvalidRequestError
 from draftline.engine.params import DEFAULT_MAX_TOKENS, Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import EngineInfo, GenerateRequest, Sink
+from draftline.engine.protocol import CompiledPlan, EngineInfo, GenerateRequest, Sink
 from draftline.engine.request.constraints import OutputConstraint, compile_blocking
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.sequence import Sequence
 from draftline.engine.request.token_ids import least_and_most
 from draftline.engine.request.tokenization import last_tokens, prompt_end, tokenize
 from draftline.engine.tools.output_reader import OutputReader, RequestReader
-from draftline.engine.tools.plan import ChatPlan, plan_chat
+from draftline.engine.tools.plan import plan_chat
 from draftline.kernels.limits import MAX_BAD_WORD_TOKENS
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.structured.compiled import CompiledConstraint
@@ -151,7 +152,7 @@ class RequestBuilder:
         return Request.of(replace(request, constraint_compile_s=waited + seconds), compiled, sink, now - waited)
 
     def prepare(self, request_id: str, request: GenerateRequest) -> Prepared:
-        """Validate a client's request. Blocks while its constraint is compiled, unless the compiler has cached it.
+        """Validate a client's request. Blocks while its constraint compiles, unless the request was planned before.
 
         Args:
             request_id: the request's id.
@@ -166,17 +167,14 @@ class RequestBuilder:
             token_ids = last_tokens(token_ids, request.sampling.truncate_prompt_tokens, self._info)
             violations.extend(context_violations(prompt_field, len(token_ids), self._info))
         bad_words = self._bad_words(request.sampling, violations)
-        compiled: CompiledConstraint | None = None
-        compile_s = 0.0
-        plan = ChatPlan(request.constraint, None)
+        planned = request.planned
         try:
-            plan = plan_chat(request, self._info, lambda: prompt_end(token_ids or (), self._tokenizer))
-            if plan.constraint is not None:
-                compiled, compile_s = self._compile(plan.constraint)
+            planned = planned or self._plan(request, token_ids or ())
         except InvalidRequestError as error:
-            violations.extend(plan.error(error).violations)
-        if violations or token_ids is None:
+            violations.extend(error.violations)
+        if violations or token_ids is None or planned is None:
             raise InvalidRequestError(*violations).within(request.path)
+        plan, compiled = planned.plan, planned.compiled
 
         # An output ends at its own limit or at the model's.
         sampling = request.sampling
@@ -197,7 +195,7 @@ class RequestBuilder:
             timeout_s=request.timeout_s,
             caller=request.caller,
             weight=request.weight,
-            constraint_compile_s=request.constraint_compile_s + compile_s,
+            constraint_compile_s=planned.compile_s,
             bad_words=bad_words,
         )
         return Prepared(engine_request, compiled, self._reader(plan, compiled, sampling.n))
@@ -213,6 +211,16 @@ class RequestBuilder:
         return RequestReader(
             [OutputReader(plan.reading, tags, is_json=is_json, token_bytes=token_bytes) for _ in range(outputs)]
         )
+
+    def _plan(self, request: GenerateRequest, token_ids: Seq[int]) -> CompiledPlan:
+        """Plan a request with these tokens, and compile its constraint. Its errors have the request's paths."""
+        plan = plan_chat(request, self._info, lambda: prompt_end(token_ids, self._tokenizer))
+        if plan.constraint is None:
+            return CompiledPlan(plan)
+        try:
+            return CompiledPlan(plan, *self._compile(plan.constraint))
+        except InvalidRequestError as error:
+            raise plan.error(error) from error
 
     def _compile(self, constraint: Constraint) -> tuple[CompiledConstraint, float]:
         """The compiled constraint, and the seconds that it took."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from draftline.engine.chat.calls import ToolCall, ToolCallDelta
-from draftline.engine.tools.plan import Reading
+from draftline.engine.chat.plan import Reading
 from draftline.engine.tools.python_call import json_arguments
 from draftline.structured.language import Free
 from draftline.structured.tags.form import REASONING, form_language, with_reasoning

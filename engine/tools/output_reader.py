@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from typing_extensions import override
 
+from draftline.engine.chat.plan import Reading
 from draftline.engine.errors import StepFailedError
 from draftline.engine.outputs import Delta, Failed, Finished, Update
 from draftline.engine.protocol import UpdateReader
 from draftline.engine.tools.answer_reader import AnswerReader, Parts
 from draftline.engine.tools.broken_json import broken_off
-from draftline.engine.tools.plan import Reading
 from draftline.structured.tags.walk import TagReader
 
 logger = logging.getLogger(__name__)

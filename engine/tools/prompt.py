@@ -9,10 +9,10 @@ from typing import Any
 
 from draftline.engine.chat.calls import Tool, ToolCall
 from draftline.engine.chat.messages import NO_DETAILS, Chat, MessageDetails, answered_functions
+from draftline.engine.chat.tool_format import ToolFormat
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.tools.formats import FORMATS
-from draftline.engine.tools.tool_format import ToolFormat
 from draftline.models.tokenization.rendering import Rendering
 
 _INSTRUCTIONS = """You can call these functions, given with the JSON Schemas of their arguments:

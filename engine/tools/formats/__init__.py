@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from draftline.engine.chat.tool_format import ToolFormat
 from draftline.engine.tools.formats import (
     deepseek,
     deepseek_v31,
@@ -13,7 +14,6 @@ from draftline.engine.tools.formats import (
     mistral_tekken,
     pythonic,
 )
-from draftline.engine.tools.tool_format import ToolFormat
 
 FORMATS: dict[str, ToolFormat] = {
     one.name: one

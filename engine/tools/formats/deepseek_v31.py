@@ -3,7 +3,7 @@
 https://huggingface.co/deepseek-ai/DeepSeek-V3.1
 """
 
-from draftline.engine.tools.tool_format import ToolFormat
+from draftline.engine.chat.tool_format import ToolFormat
 
 FORMAT = ToolFormat(
     name="deepseek_v31",

@@ -4,7 +4,7 @@ https://github.com/NousResearch/Hermes-Function-Calling,
 https://qwen.readthedocs.io/en/latest/framework/function_call.html
 """
 
-from draftline.engine.tools.tool_format import ToolFormat
+from draftline.engine.chat.tool_format import ToolFormat
 
 FORMAT = ToolFormat(
     name="hermes",

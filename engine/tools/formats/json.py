@@ -1,6 +1,6 @@
 """For models that were trained on no format: one JSON object with all calls. A system message explains it."""
 
-from draftline.engine.tools.tool_format import ToolFormat
+from draftline.engine.chat.tool_format import ToolFormat
 
 FORMAT = ToolFormat(
     name="json",

@@ -3,7 +3,7 @@
 https://docs.mistral.ai/capabilities/function_calling
 """
 
-from draftline.engine.tools.tool_format import ToolFormat
+from draftline.engine.chat.tool_format import ToolFormat
 
 FORMAT = ToolFormat(
     name="mistral",

@@ -1,6 +1,6 @@
 """Mistral, tokenizers v11 and later: a control token before each name, and one before its arguments."""
 
-from draftline.engine.tools.tool_format import ToolFormat
+from draftline.engine.chat.tool_format import ToolFormat
 
 FORMAT = ToolFormat(
     name="mistral_args",

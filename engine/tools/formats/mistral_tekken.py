@@ -1,6 +1,6 @@
 """Mistral, tokenizer v3 (Tekken): as ``mistral``, without the space behind the control token."""
 
-from draftline.engine.tools.tool_format import ToolFormat
+from draftline.engine.chat.tool_format import ToolFormat
 
 FORMAT = ToolFormat(
     name="mistral_tekken",

@@ -3,7 +3,7 @@
 https://www.llama.com/docs/model-cards-and-prompt-formats/llama4/
 """
 
-from draftline.engine.tools.tool_format import ToolFormat
+from draftline.engine.chat.tool_format import ToolFormat
 
 FORMAT = ToolFormat(
     name="pythonic",

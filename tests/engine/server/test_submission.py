@@ -1,20 +1,25 @@
-"""A request's timeout holds while it waits for its constraint and for its tokens."""
+"""A request waits for its constraint and its tokens in time, before the engine gets it, and for both only once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from byte_compilers import byte_compiler
 from endless_work import EndlessWork
 from fake_engine import FakeEngine
 
+from draftline.engine.chat.calls import Tool
+from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import DeadlineExceededError
-from draftline.engine.params import Constraint
+from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import GenerateRequest, Prompt
 from draftline.engine.server.submission import prepared
-from draftline.engine.server.tokenizer_pool import LONG
+from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool
+from draftline.structured.compiler import ConstraintCompiler
 
 
 @pytest.mark.parametrize(
@@ -45,3 +50,26 @@ async def test_the_engine_gets_the_time_that_is_left(engine: FakeEngine) -> None
     assert hurried.timeout_s is not None
     assert hurried.timeout_s < 60
     assert (await prepared(engine, slow, GenerateRequest("a" * LONG))).timeout_s is None
+
+
+@pytest.mark.parametrize("prompt", ["a", Chat((("user", "a"),), tools=(Tool("add", "Adds.", '{"type": "object"}'),))])
+async def test_the_engine_compiles_nothing_again(engine: FakeEngine, prompt: Prompt) -> None:
+    engine.info = replace(engine.info, tool_format="hermes")
+    compiler = ConstraintCompiler(byte_compiler().vocabulary)
+    engine.compile_with(compiler)
+    tokenizers = TokenizerPool(engine.tokenizer, engine.info)
+    constraint = Constraint(regex="a") if isinstance(prompt, str) else None
+    ready = await prepared(engine, tokenizers, GenerateRequest(prompt, constraint=constraint))
+    compiler.close()  # the next compilation would fail, as would one that finds the constraint in the cache
+    assert engine.submit("a", ready, lambda updates: None).prompt_token_ids
+
+
+async def test_a_prompt_that_is_cut_is_planned_by_its_last_tokens(engine: FakeEngine) -> None:
+    engine.info = replace(engine.info, reasoning=("assistant:", "</think>"))
+    tokenizers = TokenizerPool(engine.tokenizer, engine.info)
+    for keep, is_open in ((None, True), (4, False)):
+        request = GenerateRequest(Chat((("user", "a"),)), SamplingParams(truncate_prompt_tokens=keep))
+        planned = (await prepared(engine, tokenizers, request)).planned
+        assert planned is not None
+        assert planned.plan.reading is not None
+        assert planned.plan.reading.is_open == is_open

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from draftline.engine.chat.calls import ToolCallDelta
+from draftline.engine.chat.plan import Reading
 from draftline.engine.errors import StepFailedError
 from draftline.engine.outputs import (
     Delta,
@@ -26,7 +27,6 @@ from draftline.engine.outputs import (
 from draftline.engine.streaming.mailbox import Hub, Mailbox
 from draftline.engine.tools.formats import FORMATS
 from draftline.engine.tools.output_reader import OutputReader, RequestReader
-from draftline.engine.tools.plan import Reading
 from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.tags.walk import TagReader
 

@@ -11,12 +11,13 @@ from walk import Walker
 
 from draftline.engine.chat.calls import Tool, ToolChoice
 from draftline.engine.chat.messages import Chat
+from draftline.engine.chat.plan import ChatPlan
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, Reasoning
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.tools.formats import FORMATS
-from draftline.engine.tools.plan import _ANSWERS, ChatPlan, plan_chat
+from draftline.engine.tools.plan import _ANSWERS, plan_chat
 from draftline.structured.constraint import language
 from draftline.structured.tags.lark import tag_grammar
 

@@ -11,10 +11,11 @@ from walk import Walker
 
 from draftline.engine.chat.calls import Tool
 from draftline.engine.chat.messages import Chat
+from draftline.engine.chat.plan import ChatPlan
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
-from draftline.engine.tools.plan import ChatPlan, plan_chat
+from draftline.engine.tools.plan import plan_chat
 from draftline.structured.constraint import language
 from draftline.structured.errors import UnsupportedConstraintError
 from draftline.structured.language import Language
