@@ -114,8 +114,9 @@ async def compile_whole(compiler: ConstraintCompiler, asked: params.Constraint, 
 
     Arguments and errors are those of `compile_constraint`.
     """
-    compiled = await compile_constraint(compiler, asked, caller)
-    with constraint_errors(structured_constraint(asked)):
+    constraint = structured_constraint(asked)
+    with constraint_errors(constraint):
+        compiled = await asyncio.wrap_future(compiler.submit(constraint, caller))
         # Others wait for it too, so it must not be cancelled.
         whole = await asyncio.shield(asyncio.wrap_future(compiled.whole))
     return constraint_report(whole.report)
@@ -130,9 +131,9 @@ def compile_blocking(compiler: ConstraintCompiler, asked: params.Constraint) -> 
 
 def compile_whole_blocking(compiler: ConstraintCompiler, asked: params.Constraint) -> ConstraintReport:
     """`compile_whole`, for threads."""
-    compiled = compile_blocking(compiler, asked)
-    with constraint_errors(structured_constraint(asked)):
-        return constraint_report(compiled.whole.result().report)
+    constraint = structured_constraint(asked)
+    with constraint_errors(constraint):
+        return constraint_report(compiler.compile(constraint).whole.result().report)
 
 
 def constraint_report(report: CompileReport) -> ConstraintReport:
