@@ -20,8 +20,6 @@ exit status is 1 if any answer differs or any column has shown nothing.
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 import tempfile
 from collections.abc import Sequence
 from itertools import product
@@ -114,7 +112,6 @@ def _prompts(arguments: argparse.Namespace) -> list[Prompt]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
-    command = shlex.join(["python", *(sys.argv if argv is None else ["benchmarks/exactness.py", *argv])])
     all_hold = True
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -127,7 +124,6 @@ def main(argv: Sequence[str] | None = None) -> None:
                 given = common | chosen
                 about = {
                     **conditions_of(EngineConfig.model_validate(given)),
-                    "command": command,
                     "model": arguments.shape or common["model"],
                     "draft_model": arguments.draft_shape or common.get("draft_model"),
                     **chosen,
