@@ -12,13 +12,15 @@ from draftline.kernels.triton.attention.decode_parts import (
     load_tile,
     load_with_partner,
     parts_of,
+    prefetch_tile,
     rotate,
+    store_heads,
+    tiles_of,
 )
 from draftline.kernels.triton.attention.fp8_cache import as_float16
 from draftline.kernels.triton.attention.join import join_last_part, store_tile
-from draftline.kernels.triton.attention.kv_cache import head_scale, rounded
 from draftline.kernels.triton.attention.online_softmax import join, no_keys, store_result
-from draftline.kernels.triton.overlap import begin, end, prefetch, start_next
+from draftline.kernels.triton.overlap import begin, end, start_next
 
 
 @triton.jit(
@@ -121,11 +123,7 @@ def decode_attention_kernel(
     # A row of padding has no token, and its length means nothing.
     context_len = tl.where(query_len > 0, tl.load(context_lens + row), 0)
     history = context_len - query_len
-    first_seen = 0
-    if WINDOWED:
-        first_seen = tl.maximum(history + 1 - window, 0)
-    row_tile = first_seen // BLOCK_N
-    num_tiles = tl.maximum(tl.cdiv(context_len, BLOCK_N) - row_tile, 1)
+    first_seen, row_tile, num_tiles = tiles_of(history, context_len, window, BLOCK_N, WINDOWED)
     share = tl.cdiv(num_tiles, num_splits)
     if PARTS:
         first_part, history_parts, part_tiles = parts_of(row, part_starts, part_length, max_tiles, BLOCK_N)
@@ -157,13 +155,9 @@ def decode_attention_kernel(
         )  # fmt: skip
         next_tile += 1
     if OVERLAP:
-        # Lines are 128 bytes.
         ahead = next_tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        block = tl.load(table + ahead // BLOCK_SIZE, mask=(ahead < history) & (ahead < end_tile * BLOCK_N), other=0)
-        line = (block.to(tl.int64) * BLOCK_SIZE + ahead % BLOCK_SIZE) * NUM_KV_HEADS + kv_head
-        for start in tl.static_range(0, HEAD_DIM * keys.dtype.element_ty.primitive_bitwidth // 8, 128):
-            prefetch(keys.to(tl.int64) + line * (HEAD_DIM * keys.dtype.element_ty.primitive_bitwidth // 8) + start)
-            prefetch(values.to(tl.int64) + line * (HEAD_DIM * keys.dtype.element_ty.primitive_bitwidth // 8) + start)
+        has_key = (ahead < history) & (ahead < end_tile * BLOCK_N)
+        prefetch_tile(ahead, has_key, keys, values, table, kv_head, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
     # The tile's rows: the heads of the first token, of the second, and so on. Positions count on from the history.
     packed = tl.arange(0, BLOCK_M)[:, None]
     order = 0
@@ -220,17 +214,11 @@ def decode_attention_kernel(
     if NEW > 0:
         if EARLY or end_tile > first_new:
             rotated_key = rotate(wide_key, key_weight, new_cos, new_sin, eps, HEAD_DIM, QK_NORM)
-            key_scale = head_scale(tl.max(tl.abs(rotated_key), axis=1), keys)[:, None]
-            value_scale = head_scale(tl.max(tl.abs(wide_value), axis=1), values)[:, None]
-            entry = slot * NUM_KV_HEADS + kv_head
             # Each program writes the tokens of its own tiles.
-            new_place = (history + new)[:, None]
-            owned = (slot >= 0) & (new_place >= first_tile * BLOCK_N) & (new_place < end_tile * BLOCK_N)
-            tl.store(keys + entry * HEAD_DIM + dim, rounded(rotated_key, key_scale, keys), mask=new_mask & owned)
-            tl.store(values + entry * HEAD_DIM + dim, rounded(wide_value, value_scale, values), mask=new_mask & owned)
-            if keys.dtype.element_ty == tl.int8:
-                tl.store(key_scales + entry, key_scale, mask=owned)
-                tl.store(value_scales + entry, value_scale, mask=owned)
+            new_key, new_value = store_heads(
+                rotated_key, wide_value, keys, values, key_scales, value_scales, slot, kv_head, dim, new_mask,
+                history, new, first_tile, end_tile, NUM_KV_HEADS, HEAD_DIM, BLOCK_N,
+            )  # fmt: skip
 
     lane = tl.arange(0, BLOCK_M)
     stored = row.to(tl.int64) * longest + first_query + lane // GROUP
@@ -240,8 +228,8 @@ def decode_attention_kernel(
     stored = stored * NUM_HEADS + kv_head * GROUP + lane % GROUP
     if EARLY:
         is_new_place = (first_place == history)[:, None]
-        first_key = tl.where(is_new_place, alone(rounded(rotated_key, key_scale, keys)), first_key)
-        first_value = tl.where(is_new_place, alone(rounded(wide_value, value_scale, values)), first_value)
+        first_key = tl.where(is_new_place, alone(new_key), first_key)
+        first_value = tl.where(is_new_place, alone(new_value), first_value)
         acc, row_max, row_sum = attend_tile(
             query, power, first_key, first_value, first_place, written | (first_place == history), False, position, window,
             scale, QUERIES, WINDOWED, PAIRS, SOFT_CAP, PRECISION,

@@ -1,4 +1,8 @@
-"""Device functions of `decode.py`: find a history's parts; load a tile of the cache, and attend to it; rotate heads (`query_tiles.py` too)."""
+"""Device functions of `decode_kernel.py`, in the kernel's order.
+
+They find a row's tiles and the parts of its history; load a tile of the cache, and attend to it; rotate heads (for
+`query_tiles.py`, too), and store new ones.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,22 @@ import triton
 import triton.language as tl
 
 from draftline.kernels.triton.attention.fp8_cache import load_pairs
-from draftline.kernels.triton.attention.kv_cache import load_heads
+from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, rounded
 from draftline.kernels.triton.attention.online_softmax import scores, tile_state
+from draftline.kernels.triton.overlap import prefetch
 from draftline.kernels.triton.sums import square, tree_sum
+
+
+@triton.jit
+def tiles_of(
+    history: tl.tensor, context_len: tl.tensor, window: tl.tensor, BLOCK_N: tl.constexpr, WINDOWED: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The first position that a row's queries see, the tile that has it, and the number of tiles from there: 1 at least."""
+    first_seen = 0
+    if WINDOWED:
+        first_seen = tl.maximum(history + 1 - window, 0)
+    first_tile = first_seen // BLOCK_N
+    return first_seen, first_tile, tl.maximum(tl.cdiv(context_len, BLOCK_N) - first_tile, 1)
 
 
 @triton.jit
@@ -85,6 +102,27 @@ def load_tile(
 
 
 @triton.jit
+def prefetch_tile(
+    place: tl.tensor,
+    mask: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    table: tl.tensor,
+    kv_head: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+) -> None:
+    """Prefetch the cached keys and values at the positions ``place`` [N]; where ``mask`` is false, those of block 0."""
+    HEAD_BYTES: tl.constexpr = HEAD_DIM * keys.dtype.element_ty.primitive_bitwidth // 8
+    block = tl.load(table + place // BLOCK_SIZE, mask=mask, other=0)
+    head = (block.to(tl.int64) * BLOCK_SIZE + place % BLOCK_SIZE) * NUM_KV_HEADS + kv_head
+    for line in tl.static_range(0, HEAD_BYTES, 128):  # lines are 128 bytes
+        prefetch(keys.to(tl.int64) + head * HEAD_BYTES + line)
+        prefetch(values.to(tl.int64) + head * HEAD_BYTES + line)
+
+
+@triton.jit
 def attend_tile(
     query: tl.tensor,
     power: tl.tensor,
@@ -158,3 +196,45 @@ def rotate(
         x = x * inverse * norm[0]
         other = other * inverse * norm[1]
     return tl.fma(other, signed_sin, x * cos)
+
+
+@triton.jit
+def store_heads(
+    key: tl.tensor,
+    value: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
+    slot: tl.tensor,
+    kv_head: tl.tensor,
+    dim: tl.tensor,
+    mask: tl.tensor,
+    history: tl.tensor,
+    new: tl.tensor,
+    first_tile: tl.tensor,
+    end_tile: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Write the keys and values [N, D] of new tokens to slots [N, 1] of the cache, and return them as it has them.
+
+    ``new`` [N] is each token's distance from the history. Tokens outside the tiles ``[first_tile, end_tile)`` are left out.
+    """
+    key_scale = head_scale(tl.max(tl.abs(key), axis=1), keys)[:, None]
+    value_scale = head_scale(tl.max(tl.abs(value), axis=1), values)[:, None]
+    entry = slot * NUM_KV_HEADS + kv_head
+    position = (history + new)[:, None]
+    owned = (slot >= 0) & (position >= first_tile * BLOCK_N) & (position < end_tile * BLOCK_N)
+    written = mask & owned
+    key_heads = keys + entry * HEAD_DIM + dim
+    key = rounded(key, key_scale, keys)
+    tl.store(key_heads, key, mask=written)
+    value_heads = values + entry * HEAD_DIM + dim
+    value = rounded(value, value_scale, values)
+    tl.store(value_heads, value, mask=written)
+    if keys.dtype.element_ty == tl.int8:
+        tl.store(key_scales + entry, key_scale, mask=owned)
+        tl.store(value_scales + entry, value_scale, mask=owned)
+    return key, value
