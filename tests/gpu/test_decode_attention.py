@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 import torch
 from covering import MAX_PAIRS, covering
+from gpu_cases import HEADS, TYPES, assert_near, draw
 from scattered_batch import OUTSIDE, scattered_batch
-from torch import Tensor
 from torch.nn.functional import pad
 
 from draftline.kernels.attention_spec import AttentionSpec
@@ -21,15 +21,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 BLOCK_SIZE = 16
 EPS = 1e-6
 MAX_CONTEXT = 4096
-HEADS = {
-    "32x8x128": ((32, 8, 128),),
-    "16x8x128": ((16, 8, 128),),
-    "9x3x64": ((9, 3, 64),),
-    "28x4x128": ((28, 4, 128),),
-    "8x8x80": ((8, 8, 80),),
-    "8x8x96": ((8, 8, 96),),
-    "8x1x256": ((8, 1, 256),),
-}
 CONTEXTS = {
     "1-short": ((7,),),
     "1-long": ((3999,),),
@@ -38,27 +29,6 @@ CONTEXTS = {
     "300": (tuple(3 * row + 1 for row in range(300)),),
 }
 WINDOWS = {"full": None, "window": 100}
-TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-@pytest.fixture(scope="module")
-def ops() -> TritonOps:
-    return TritonOps.for_device(torch.device("cuda"))
-
-
-@pytest.fixture
-def rng() -> torch.Generator:
-    return torch.Generator("cuda").manual_seed(7)
-
-
-def draw(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=rng, device=rng.device).to(dtype)
-
-
-def assert_near(actual: Tensor, expected: Tensor, bound: float = 8e-3) -> None:
-    """The relative error in the Euclidean norm; NaN never passes."""
-    error = (actual.double() - expected.double()).norm() / expected.double().norm()
-    assert error < bound, f"relative error {error:.2e}, bound {bound:.0e}"
 
 
 def make_batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from covering import MAX_PAIRS, covering
+from gpu_cases import TYPES, assert_near, draw
 from torch import Tensor
 
 from draftline.kernels.reference.ops import ReferenceOps
@@ -16,27 +17,6 @@ from draftline.kernels.triton.ops import TritonOps
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
 
 EPS = 1e-6
-TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-@pytest.fixture(scope="module")
-def ops() -> TritonOps:
-    return TritonOps.for_device(torch.device("cuda"))
-
-
-@pytest.fixture
-def rng() -> torch.Generator:
-    return torch.Generator("cuda").manual_seed(7)
-
-
-def draw(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=rng, device=rng.device).to(dtype)
-
-
-def assert_near(actual: Tensor, expected: Tensor, bound: float = 8e-3) -> None:
-    """The relative error in the Euclidean norm; NaN never passes."""
-    error = (actual.double() - expected.double()).norm() / expected.double().norm()
-    assert error < bound, f"relative error {error:.2e}, bound {bound:.0e}"
 
 
 SIZES = [(960, 576), (4096, 1024), (1024, 3072), (6144, 4096), (4096, 14336), (40000, 1024)]

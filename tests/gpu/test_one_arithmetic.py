@@ -37,11 +37,6 @@ MOST_FLOAT32_ROWS = 128
 """Exact float32 products are slow."""
 
 
-@pytest.fixture(scope="module")
-def ops() -> TritonOps:
-    return TritonOps.for_device(torch.device("cuda"))
-
-
 @pytest.fixture
 def rng() -> torch.Generator:
     return torch.Generator("cuda").manual_seed(3)

@@ -25,21 +25,6 @@ BLOCK_SIZE = 16
 TYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
 
-@pytest.fixture(scope="module")
-def device() -> torch.device:
-    return torch.device("cuda")
-
-
-@pytest.fixture(scope="module")
-def ops(device: torch.device) -> TritonOps:
-    return TritonOps.for_device(device)
-
-
-@pytest.fixture
-def rng(device: torch.device) -> torch.Generator:
-    return torch.Generator(device).manual_seed(7)
-
-
 @pytest.fixture(autouse=True)
 def _fp8_needs_hardware(request: pytest.FixtureRequest) -> None:
     if "fp8" in request.node.name and torch.cuda.get_device_capability() < (8, 9):

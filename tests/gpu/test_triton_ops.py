@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from covering import MAX_PAIRS, covering
+from gpu_cases import HEADS, TYPES, assert_near, draw
 from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.nn.functional import silu
@@ -23,32 +24,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 BLOCK_SIZE = 16
 EPS = 1e-6
-TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-@pytest.fixture(scope="module")
-def device() -> torch.device:
-    return torch.device("cuda")
-
-
-@pytest.fixture(scope="module")
-def ops(device: torch.device) -> TritonOps:
-    return TritonOps.for_device(device)
-
-
-@pytest.fixture
-def rng(device: torch.device) -> torch.Generator:
-    return torch.Generator(device).manual_seed(7)
-
-
-def draw(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=rng, device=rng.device).to(dtype)
-
-
-def assert_near(actual: Tensor, expected: Tensor, bound: float = 8e-3) -> None:
-    """The relative error in the Euclidean norm; NaN never passes."""
-    error = (actual.double() - expected.double()).norm() / expected.double().norm()
-    assert error < bound, f"relative error {error:.2e}, bound {bound:.0e}"
 
 
 BATCHES = {
@@ -57,15 +32,6 @@ BATCHES = {
     "decode-300": ((1,) * 300, tuple(3 * row + 1 for row in range(300))),
     "verify": ((5,) * 9, tuple(111 * row + 5 for row in range(9))),
     "mixed": ((1, 300, 0, 5, 33, 1000), (900, 300, 4, 505, 40, 1500)),
-}
-HEADS = {
-    "32x8x128": ((32, 8, 128),),
-    "16x8x128": ((16, 8, 128),),
-    "9x3x64": ((9, 3, 64),),
-    "28x4x128": ((28, 4, 128),),
-    "8x8x80": ((8, 8, 80),),
-    "8x8x96": ((8, 8, 96),),
-    "8x1x256": ((8, 1, 256),),
 }
 
 
