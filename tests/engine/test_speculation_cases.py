@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 from drafters import Adversary, SomeSteps, oracle
-from equality import assert_same
+from equality import SAMPLING_KINDS, assert_same
 from tiny import Client, alone, draft_model, tiny_core
 from tiny_head import eagle3, tiny_head
 
@@ -40,15 +40,8 @@ def request_pool() -> list[tuple[tuple[int, ...], SamplingParams]]:
         (*shared[: draw.choice((0, 8, 16, 27))], *(draw.randrange(1, 256) for _ in range(draw.randint(1, 40))))
         for _ in range(_PROMPTS)
     ]
-    kinds: list[dict[str, object]] = [
-        {"temperature": 0.0},
-        {"temperature": 1.0},
-        {"temperature": 0.7, "top_p": 0.9},
-        {"temperature": 1.3, "top_k": 20, "min_p": 0.05},
-        {"temperature": 0.0, "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.3},
-        {"temperature": 0.9, "repetition_penalty": 1.1, "logit_bias": {5: 3.0, 7: -100.0}, "min_tokens": 5},
-        {"temperature": 0.8, "logprobs": 3},
-        {"temperature": 0.0, "logprobs": 0, "prompt_logprobs": 2},
+    kinds = [
+        *SAMPLING_KINDS,
         {"temperature": 0.9, "n": 2},
         {"temperature": 1.0, "stop": ("e", "a"), "min_tokens": 2},
         {"temperature": 1.0, "stop_token_ids": tuple(range(3, 256, 9))},

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from equality import SAMPLING_KINDS
 
 from draftline import LLM, SamplingParams
 from draftline.engine.request.sequence import Row
@@ -132,18 +133,8 @@ def test_graphs_equal_operations(llm: LLM, folder: Path) -> None:
         str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.25, max_num_seqs=32,
         enforce_eager=True,
     )  # fmt: skip
-    kinds = [
-        {"temperature": 0.0},
-        {"temperature": 1.0},
-        {"temperature": 0.7, "top_p": 0.9},
-        {"temperature": 1.3, "top_k": 20, "min_p": 0.05},
-        {"temperature": 0.0, "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.3},
-        {"temperature": 0.9, "repetition_penalty": 1.1, "logit_bias": {5: 3.0, 7: -100.0}, "min_tokens": 5},
-        {"temperature": 0.8, "logprobs": 3},
-        {"temperature": 0.0, "logprobs": 0, "prompt_logprobs": 2},
-    ]
     samplings = [
-        SamplingParams(**kinds[i % len(kinds)], seed=i, max_tokens=3 + 5 * i % 41)  # type: ignore[arg-type]
+        SamplingParams(**SAMPLING_KINDS[i % len(SAMPLING_KINDS)], seed=i, max_tokens=3 + 5 * i % 41)
         for i in range(len(PROMPTS))
     ]
     for chosen in (slice(None), slice(0, 1), slice(1, 6)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tiny import Client, alone
@@ -13,6 +14,18 @@ from draftline.engine.params import SamplingParams
 
 KINDS = 10
 """Of sampling, in `samplings`: this many requests have one of each."""
+
+SAMPLING_KINDS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0},
+    {"temperature": 1.0},
+    {"temperature": 0.7, "top_p": 0.9},
+    {"temperature": 1.3, "top_k": 20, "min_p": 0.05},
+    {"temperature": 0.0, "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.3},
+    {"temperature": 0.9, "repetition_penalty": 1.1, "logit_bias": {5: 3.0, 7: -100.0}, "min_tokens": 5},
+    {"temperature": 0.8, "logprobs": 3},
+    {"temperature": 0.0, "logprobs": 0, "prompt_logprobs": 2},
+)
+"""Sampling parameters, alone and together, but for those that forbid tokens or end outputs."""
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
@@ -32,14 +45,7 @@ def samplings(count: int, seed: int = 0) -> list[SamplingParams]:
     """Every kind of sampling, each with its own seed and length."""
     draw = random.Random(seed)
     kinds = [
-        {"temperature": 0.0},
-        {"temperature": 1.0},
-        {"temperature": 0.7, "top_p": 0.9},
-        {"temperature": 1.3, "top_k": 20, "min_p": 0.05},
-        {"temperature": 0.0, "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.3},
-        {"temperature": 0.9, "repetition_penalty": 1.1, "logit_bias": {5: 3.0, 7: -100.0}, "min_tokens": 5},
-        {"temperature": 0.8, "logprobs": 3},
-        {"temperature": 0.0, "logprobs": 0, "prompt_logprobs": 2},
+        *SAMPLING_KINDS,
         {"temperature": 0.9, "bad_words": ("e", "\x05\x06", "ab", "aba")},
         {"temperature": 1.0, "allowed_token_ids": (97, 98), "bad_words": ("aa", "bab")},
     ]
