@@ -147,7 +147,6 @@ class Metrics(Collector):
         """Metrics with zero counts, before the engine serves."""
         self.registry = CollectorRegistry()
         self._engine: EngineClient | None = None
-        self._info: EngineInfo | None = None
         self._gpus = GpuMetrics()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -201,14 +200,13 @@ class Metrics(Collector):
 
     def watch(self, engine: EngineClient) -> None:
         """Collect an engine's counts from now on."""
-        self._info = engine.info
         self._engine = engine
         engine.compiler.observer = lambda result, seconds: self._compiled.labels(result).observe(seconds)
 
     @property
     def model(self) -> str:
         """The served model; empty while it loads."""
-        return "" if self._info is None else self._info.model
+        return "" if self._engine is None else self._engine.info.model
 
     def observe(self, report: RequestReport) -> None:
         """Count a request that has ended."""
@@ -243,16 +241,17 @@ class Metrics(Collector):
         built = GaugeMetricFamily("draftline_build_info", "The server's version; always 1.", labels=list(build))
         built.add_metric(list(build.values()), 1)
         yield built
-        if self._engine is None or self._info is None:
+        if self._engine is None:
             return
-        info = {"model": self._info.model, "dtype": self._info.dtype, "device": self._info.device}
-        served = GaugeMetricFamily("draftline_model", "The served model; always 1.", labels=list(info))
-        served.add_metric(list(info.values()), 1)
+        info = self._engine.info
+        labels = {"model": info.model, "dtype": info.dtype, "device": info.device}
+        served = GaugeMetricFamily("draftline_model", "The served model; always 1.", labels=list(labels))
+        served.add_metric(list(labels.values()), 1)
         yield served
         about = "Constraints that wait to be compiled, or are being compiled."
         yield GaugeMetricFamily("draftline_constraints_compiling", about, self._engine.compiler.in_flight)
-        yield from _device(self._info)
-        yield from self._gpus.metrics(self._info.device_uuids)
+        yield from _device(info)
+        yield from self._gpus.metrics(info.device_uuids)
         up = GaugeMetricFamily(
             "draftline_replica_up", "1 while the engine runs, 0 once it has ended.", labels=["replica"]
         )
