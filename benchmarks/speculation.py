@@ -55,8 +55,11 @@ from draftline.engine.config import EngineConfig, without_drafts
 from draftline.engine.protocol import GenerateRequest
 from draftline.spec.synthetic import chance_of_length
 
-_ARGUMENTS = {"model": "use --model or --shape"}
-"""The options that have arguments of their own."""
+_ARGUMENTS = {
+    "model": "use --model or --shape",
+    "gpu_memory_utilization": "several engines share the device: use kv_cache_memory_gib",
+}
+"""The options that are not for --set, with what to use instead."""
 
 _OF_QUESTIONS = {"max_tokens": 128, "temperature": "0"}
 """The arguments of datasets with questions, with their defaults."""

@@ -120,7 +120,10 @@ class EngineConfig(Options):
         "'auto' is the activations' dtype",
     )
     gpu_memory_utilization: float = Field(
-        default=0.9, gt=0, le=1, description="share of the GPU's memory for weights, cache and activations"
+        default=0.9,
+        gt=0,
+        le=1,
+        description="share of a GPU's memory for weights, cache and activations, from which the cache has its size",
     )
     enforce_eager: bool = Field(default=False, description="launch each operation from the host, without CUDA graphs")
     kernels: Kernels = Field(
@@ -209,6 +212,12 @@ class EngineConfig(Options):
     def _head_starts_where_they_count(self) -> EngineConfig:
         if self.scheduling != "fair" and "ageing_s" in self.model_fields_set:
             raise ValueError(f"ageing_s: has no effect where scheduling is {self.scheduling}")
+        return self
+
+    @model_validator(mode="after")
+    def _cache_has_one_size(self) -> EngineConfig:
+        if self.kv_cache_memory_gib is not None and "gpu_memory_utilization" in self.model_fields_set:
+            raise ValueError("gpu_memory_utilization: has no effect where kv_cache_memory_gib is set")
         return self
 
     @property

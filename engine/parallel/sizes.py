@@ -59,13 +59,13 @@ def agree_on_blocks(
     config = target.config
     if group is not None:
         group.barrier()  # the ranks may have compiled kernels for long, and no GPU waits for another for long
-    budget, peak = target.fixed_cache_bytes, 0
+    budget, peak, option = target.fixed_cache_bytes, 0, "kv_cache_memory_gib"
     if budget is None:
         # The drafter's cache is allocated for this step alone.
         step_blocks = largest.block_tables.shape[1]
         peak = target.peak_bytes(largest, build_drafter(step_blocks).sink) - step_blocks * drafter_block_bytes
         left = gpu_cache_bytes(target.device, config.gpu_memory_utilization, peak)
-        budget = left
+        budget, option = left, "gpu_memory_utilization"
         if config.uses_graphs:
             samples = left // 2 // target.sample_bytes
             fitting = shapes.within(samples if group is None else group.least([samples])[0])
@@ -76,7 +76,8 @@ def agree_on_blocks(
                 )  # fmt: skip
             shapes = fitting
             budget -= shapes.max_samples * target.sample_bytes
-    blocks = cache_blocks(budget, target.block_bytes + drafter_block_bytes, config.block_size, config.max_model_len)
+    block_bytes = target.block_bytes + drafter_block_bytes
+    blocks = cache_blocks(budget, block_bytes, config.block_size, config.max_model_len, option=option)
     if group is not None:
         (blocks,) = group.least([blocks])
     return Sizes(blocks, min(target.max_len, blocks * config.block_size), shapes, peak)

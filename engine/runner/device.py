@@ -77,6 +77,8 @@ def select_device(config: EngineConfig) -> torch.device:
             _check(gpu, config)
         _check_peers(gpus)
         return torch.device("cuda", first)
+    if "gpu_memory_utilization" in config.model_fields_set:
+        raise ModelLoadError("gpu_memory_utilization: has no effect on a CPU; set kv_cache_memory_gib")
     return device
 
 

@@ -144,8 +144,17 @@ def gpu_cache_bytes(device: torch.device, utilization: float, peak_bytes: int) -
     return left
 
 
-def cache_blocks(budget_bytes: int, bytes_a_block: int, block_size: int, max_model_len: int | None) -> int:
+def cache_blocks(
+    budget_bytes: int, bytes_a_block: int, block_size: int, max_model_len: int | None, *, option: str
+) -> int:
     """How many blocks a budget holds.
+
+    Args:
+        budget_bytes: bytes for the cache.
+        bytes_a_block: bytes of a block.
+        block_size: tokens of a block.
+        max_model_len: the most tokens of a sequence; None for as many as fit.
+        option: the option that decides the budget, for the error.
 
     Raises:
         OutOfMemoryAtStartError: not even one sequence of ``max_model_len`` (or one block) fits.
@@ -157,8 +166,7 @@ def cache_blocks(budget_bytes: int, bytes_a_block: int, block_size: int, max_mod
         raise OutOfMemoryAtStartError(
             f"the cache has room for {blocks} blocks of {block_size} tokens ({_size(budget_bytes)} at "
             f"{bytes_a_block // block_size} bytes a token), but one sequence of {max_model_len or block_size} tokens "
-            f"needs {wanted} ({_size(wanted * bytes_a_block)}). Raise kv_cache_memory_gib or gpu_memory_utilization, or "
-            f"lower {lower}."
+            f"needs {wanted} ({_size(wanted * bytes_a_block)}). Raise {option}, or lower {lower}."
         )
     return blocks
 

@@ -144,6 +144,11 @@ def test_invalid_arguments_are_rejected(arguments: list[str], message: str, caps
     assert message in capsys.readouterr().err
 
 
+def test_options_that_several_engines_on_a_device_cannot_have_are_refused() -> None:
+    with pytest.raises(SystemExit, match="--set gpu_memory_utilization: several engines share the device"):
+        main(["--dataset", "extraction", "--set", "gpu_memory_utilization=0.5"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "drafter", "ranks"),

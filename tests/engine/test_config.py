@@ -28,6 +28,10 @@ from draftline.engine.config import EngineConfig, EngineOptions, without_drafts
         ({"draft_tokens": 4, "drafter": "none"}, "draft_tokens: has no effect where drafter is none"),
         ({"draft_length": "fixed", "drafter": "none"}, "draft_length: has no effect where drafter is none"),
         ({"draft_length": "fixed", "drafter": "forced"}, "draft_length: has no effect where drafter is forced"),
+        (
+            {"gpu_memory_utilization": 0.9, "kv_cache_memory_gib": 4},  # the default, too
+            "gpu_memory_utilization: has no effect where kv_cache_memory_gib is set",
+        ),
         ({"synthetic_acceptance": 0.5, "drafter": "none"}, "synthetic_acceptance: there are no drafts to accept"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),

@@ -14,6 +14,7 @@ from draftline.engine.protocol import GenerateRequest
 REFUSED_OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("drafter", "draft_length", "draft_tokens", "ngram_entries"), "each of the --columns has its own"),
     "synthetic_acceptance": "changes answers on purpose",
+    "gpu_memory_utilization": "all engines have a cache of the same size: use kv_cache_memory_gib",
 }
 """Options of the engine that the comparison does not take, with the reason."""
 

@@ -113,6 +113,7 @@ def test_prompts_that_the_cache_knew_before_are_told(
         (("compare", "--engines", "draftline,vlm"), "--engines: vlm: not one of draftline, "),
         (("compare", "--program", "vlm=/opt/python"), "--program: vlm: not one of draftline, "),
         (("exactness", "--drafter", "ngram"), "--drafter: each of the --columns has its own"),
+        (("exactness", "--gpu-memory-utilization", "0.5"), "--gpu-memory-utilization: all engines have a cache of"),
         (("exactness", "--synthetic-acceptance", "1"), "--synthetic-acceptance: changes answers on purpose"),
     ],
 )

@@ -97,6 +97,14 @@ def test_a_device_by_name_is_taken_as_it_is(machine: Machine) -> None:
     assert selected("cuda:0") == "cuda:0"
 
 
+def test_a_share_of_a_gpus_memory_needs_a_gpu(machine: Machine) -> None:
+    for device in ("auto", "cpu"):
+        with pytest.raises(ModelLoadError, match="gpu_memory_utilization: has no effect on a CPU"):
+            selected(device, gpu_memory_utilization=0.9)
+    machine.gpus = [ADA]
+    assert selected("auto", gpu_memory_utilization=0.9) == "cuda:0"
+
+
 @pytest.mark.parametrize("present", [False, True])
 def test_auto_says_why_a_gpu_is_not_used(
     machine: Machine, present: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

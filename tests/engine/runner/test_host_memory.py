@@ -122,7 +122,11 @@ _A_TOKEN = r"at 49920 bytes a token\), but one sequence of"
     ("budget", "max_model_len", "message"),
     [
         (GIB // 10000, None, rf"0 blocks of 16 tokens \(0\.10 MiB {_A_TOKEN} 16 tokens needs 1 \(0\.76 MiB\)"),
-        (GIB // 10000, 9, rf"{_A_TOKEN} 9 tokens needs 1 \(0\.76 MiB\)\. .*, or lower block_size\.$"),
+        (
+            GIB // 10000,
+            9,
+            rf"{_A_TOKEN} 9 tokens needs 1 \(0\.76 MiB\)\. Raise kv_cache_memory_gib, or lower block_size\.$",
+        ),
         (
             GIB // 2,
             65536,
@@ -132,7 +136,7 @@ _A_TOKEN = r"at 49920 bytes a token\), but one sequence of"
 )
 def test_a_cache_that_is_too_small_shows_how_small(budget: int, max_model_len: int | None, message: str) -> None:
     with pytest.raises(OutOfMemoryAtStartError, match=message):
-        cache_blocks(budget, 16 * 49920, 16, max_model_len)
+        cache_blocks(budget, 16 * 49920, 16, max_model_len, option="kv_cache_memory_gib")
 
 
 WHAT = [
