@@ -196,11 +196,11 @@ class ThreadedEngine(EngineClient):
     def _queue_problem(self, request: Request, count: int, tokens: int) -> str | None:
         """Why a request has no room beside ``count`` that wait, whose prompts have ``tokens``; None if it has."""
         if count >= self._max_waiting:
-            return f"{count} requests wait, which is the limit"
+            return f"{count} requests wait, which is the limit (max_waiting)"
         if count and tokens + len(request.prompt_token_ids) > self._max_waiting_tokens:
             return (
                 f"the prompts that wait have {tokens} tokens; with this one they would exceed the limit of "
-                f"{self._max_waiting_tokens}"
+                f"{self._max_waiting_tokens} (max_waiting_tokens)"
             )
         return None
 

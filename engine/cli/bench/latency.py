@@ -30,6 +30,7 @@ from draftline.engine.cli.bench.output import OutputFile, shown_at_the_end
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import CallFailedError, UsageError
+from draftline.engine.options import flag
 
 
 def latency(
@@ -52,6 +53,7 @@ def latency(
     - `draftline bench latency --prompt-len 512 --output-len 32`
     """
     sizes = option_ints("--batches", batches)
+    _check_batches_may_wait(engine, max(sizes), prompt_len)
     workload = Workload("latency", max(sizes), Lengths(prompt_len, prompt_len), Lengths(output_len, output_len))
     with (
         shaped(engine, shape) as config,
@@ -63,6 +65,17 @@ def latency(
     ):
         for fields in _measure(runner, target, workload, sizes, rounds, bar.update):
             lines.write({**fields, "model": shape or fields["model"]})
+
+
+def _check_batches_may_wait(engine: EngineConfig, batch: int, prompt_len: int) -> None:
+    """Raise `UsageError` if the engine would refuse requests of a batch, all of which come at once."""
+    waiting = {
+        "max_waiting": (batch, "requests"),
+        "max_waiting_tokens": (batch * prompt_len if batch > 1 else 0, "tokens of prompts"),  # one may always wait
+    }
+    for option, (number, unit) in waiting.items():
+        if number > (limit := getattr(engine, option)):
+            raise UsageError(f"--batches: {number} {unit} come at once, and {flag(option)} is {limit}")
 
 
 @contextmanager

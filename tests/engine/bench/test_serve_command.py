@@ -113,6 +113,14 @@ def test_prompts_that_the_cache_knew_before_are_told(
         (("compare", "--engines", "draftline,vlm"), "--engines: vlm: not one of draftline, "),
         (("compare", "--program", "vlm=/opt/python"), "--program: vlm: not one of draftline, "),
         (("exactness", "--drafter", "ngram"), "--drafter: each of the --columns has its own"),
+        (
+            ("latency", "--batches", "2,9", "--max-waiting", "8"),
+            "--batches: 9 requests come at once, and --max-waiting is 8",
+        ),
+        (
+            ("latency", "--batches", "2", "--max-waiting-tokens", "255"),
+            "256 tokens of prompts come at once, and --max-wai",
+        ),
         (("exactness", "--gpu-memory-utilization", "0.5"), "--gpu-memory-utilization: all engines have a cache of"),
         (("exactness", "--synthetic-acceptance", "1"), "--synthetic-acceptance: changes answers on purpose"),
     ],

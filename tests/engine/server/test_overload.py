@@ -47,7 +47,7 @@ async def test_waiting_requests_are_bounded_and_running_ones_do_not_count(
     error = await first_error(client)
     assert error.request_id == "refused"
     assert error.error.code == RESOURCE_EXHAUSTED
-    assert "2 requests wait" in error.error.message
+    assert "2 requests wait, which is the limit (max_waiting)" in error.error.message
     assert 0.1 <= retry_delay_s(error.error) <= 30
     await until_queued(engine, 2)
     engine.release()
