@@ -172,7 +172,8 @@ class EngineConfig(Options):
         default=None,
         ge=0,
         le=1,
-        description="for benchmarks only: accept each draft with this probability, whatever the models say; outputs are wrong",
+        description="for benchmarks only: accept each draft with this probability, whatever the models say; outputs are "
+        "wrong, and constraints are refused",
     )
     default_seed: int | None = Field(
         default=None,
@@ -237,8 +238,8 @@ class EngineConfig(Options):
         for name, drafters in _IDLE_WITH.items():
             if name in self.model_fields_set and self.drafter in drafters:
                 raise ValueError(f"{name}: has no effect where drafter is {self.drafter}")
-        if self.synthetic_acceptance is not None and self.drafter == "none":
-            raise ValueError("synthetic_acceptance: there are no drafts to accept where drafter is none")
+        if self.synthetic_acceptance is not None and self.drafter in ("none", "forced"):
+            raise ValueError(f"synthetic_acceptance: there are no drafts to accept where drafter is {self.drafter}")
         if self.draft_quantization != "auto" and self.draft_model is None:
             raise ValueError(f"draft_quantization: there is no draft model to convert to {self.draft_quantization}")
         sharing = self.draft_tensor_parallel_size or 1

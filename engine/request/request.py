@@ -223,7 +223,14 @@ class RequestBuilder:
             raise plan.error(error) from error
 
     def _compile(self, constraint: Constraint) -> tuple[CompiledConstraint, float]:
-        """The compiled constraint, and the seconds that it took."""
+        """The compiled constraint, and the seconds that it took.
+
+        Raises:
+            InvalidRequestError: the compiler rejects it, or the engine accepts drafts that it does not allow.
+        """
+        if self._info.synthetic_acceptance is not None:
+            problem = "cannot be enforced where drafts are accepted by chance (synthetic_acceptance)"
+            raise InvalidRequestError(FieldViolation(f"constraint.{constraint.kind or 'reasoning'}", problem))
         started = time.monotonic()
         return compile_blocking(self._compiler, constraint), time.monotonic() - started
 

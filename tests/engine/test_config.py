@@ -33,6 +33,7 @@ from draftline.engine.config import EngineConfig, EngineOptions, without_drafts
             "gpu_memory_utilization: has no effect where kv_cache_memory_gib is set",
         ),
         ({"synthetic_acceptance": 0.5, "drafter": "none"}, "synthetic_acceptance: there are no drafts to accept"),
+        ({"synthetic_acceptance": 0.5, "drafter": "forced"}, "synthetic_acceptance: there are no drafts to accept"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )

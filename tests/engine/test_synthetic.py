@@ -6,7 +6,8 @@ import pytest
 from equality import prompts
 from tiny import Client, tiny_core
 
-from draftline.engine.params import SamplingParams
+from draftline.engine.errors import InvalidRequestError
+from draftline.engine.params import Constraint, Reasoning, SamplingParams
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.spec.ngram import NGram
 from draftline.spec.synthetic import chance_of_length
@@ -36,6 +37,19 @@ def test_the_acceptance_length_is_what_was_asked_for(length: float, drafts: int,
 def test_no_chance_gives_an_impossible_length() -> None:
     with pytest.raises(ValueError, match=r"between 1 and 5, not 5\.5"):
         chance_of_length(5.5, 4)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "field"),
+    [
+        (Constraint(json_schema={"type": "integer"}), "constraint.json_schema"),
+        (Constraint(reasoning=Reasoning()), "constraint.reasoning"),
+    ],
+)
+def test_no_constraint_is_taken_where_its_text_would_be_left_to_chance(constraint: Constraint, field: str) -> None:
+    client = Client(tiny_core(drafter=NGram(2, ReferenceOps()), synthetic_acceptance=0.5))
+    with pytest.raises(InvalidRequestError, match=rf"{field}: cannot be enforced .* \(synthetic_acceptance\)"):
+        client.submit("one", prompts(1, 3)[0], SamplingParams(), constraint=constraint)
 
 
 def test_real_outputs_are_not_called_synthetic() -> None:
