@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,23 +25,31 @@ from draftline.structured.errors import (
 _COMPILE_RETRY_S = 1.0
 """Delay in seconds after which a client should send a constraint again that there was no room for."""
 
-_JSON_OPTIONS = ("whitespace", "best_effort", "integers", "member_order", "close_objects")
-"""The options of a constraint about JSON. They are wrong where the texts have none."""
+_SCHEMA_OPTIONS = ("best_effort", "integers", "member_order", "close_objects")
+"""The options of a constraint about JSON Schemas."""
+
+_JSON_OPTIONS = ("whitespace", *_SCHEMA_OPTIONS)
+"""The options of a constraint about JSON."""
+
+_IDLE_OPTIONS: Mapping[str | None, Sequence[str]] = {
+    "json_schema": (),
+    "structural_tag": (),  # tools have made one of any constraint by now: the options are those of their arguments, too
+    "json_object": _SCHEMA_OPTIONS,
+}
+"""By kind, the options without effect; for other kinds those about JSON."""
 
 
 def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
     """Convert a request's constraint to the compiler's type.
 
     Raises:
-        InvalidRequestError: an option of JSON is set, and the texts have none.
+        InvalidRequestError: an option is set that has no effect on texts of this kind.
     """
     kind, reasoning = asked.kind, asked.reasoning
-    # Tools have made a structural tag of any constraint by now: the options are those of their arguments, too.
-    if not asked.is_json and kind != "structural_tag":
-        unset = params.Constraint.model_fields
-        if wrong := [name for name in _JSON_OPTIONS if getattr(asked, name) != unset[name].default]:
-            problem = f"without effect where {kind or 'only reasoning'} is set: {', '.join(wrong)}"
-            raise InvalidRequestError(*(FieldViolation(f"constraint.{name}", problem) for name in wrong))
+    idle, unset = _IDLE_OPTIONS.get(kind, _JSON_OPTIONS), params.Constraint.model_fields
+    if wrong := [name for name in idle if getattr(asked, name) != unset[name].default]:
+        problem = f"without effect where {kind or 'only reasoning'} is set: {', '.join(wrong)}"
+        raise InvalidRequestError(*(FieldViolation(f"constraint.{name}", problem) for name in wrong))
     source = "" if kind is None or kind == "json_object" else getattr(asked, kind)
     return ConstraintSpec(
         # Without a kind there is reasoning, and any text behind it.

@@ -148,3 +148,16 @@ def test_options_of_json_are_refused_where_there_is_none(kind: dict[str, Any]) -
     tags = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {}}}
     for of_json in ({"json_object": True}, {"json_schema": {}}, {"structural_tag": tags}):
         assert structured_constraint(Constraint(**of_json, whitespace="spaced")).whitespace == "spaced"
+
+
+def test_options_of_schemas_are_refused_where_any_object_will_do() -> None:
+    options: dict[str, Any] = {
+        "best_effort": True, "integers": "standard", "member_order": "any", "close_objects": True, "whitespace": "spaced",
+        "close_within_budget": True,
+    }  # fmt: skip
+    with pytest.raises(InvalidRequestError) as caught:
+        structured_constraint(Constraint(json_object=True, **options))
+    wrong = ["best_effort", "integers", "member_order", "close_objects"]
+    problem = f"without effect where json_object is set: {', '.join(wrong)}"
+    assert caught.value.violations == tuple(FieldViolation(f"constraint.{name}", problem) for name in wrong)
+    assert structured_constraint(Constraint(json_schema={}, **options)).member_order == "any"

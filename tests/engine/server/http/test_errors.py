@@ -112,6 +112,12 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
         "structured_outputs.whitespace",
         "without effect where regex is set",
     ),
+    (
+        "/v1/completions",
+        {"structured_outputs": {"json_object": True, "member_order": "any"}},
+        "structured_outputs.member_order",
+        "without effect where json_object is set",
+    ),
     ("/v1/completions", {"structural_tag": {}}, "structural_tag", "structured_outputs"),
     ("/v1/completions", {"structured_outputs": {"regx": "a"}}, "structured_outputs.regx", "did you mean regex?"),
     ("/v1/chat/completions", {"max_completion_tokens": 2}, "max_completion_tokens", "set one of"),
