@@ -142,7 +142,7 @@ class Ranks(StartedRanks):
         self._plans = PlanSender(self._size - 1, self.check_alive)
         self._progress = Progress(self._plans.progress, 0)
         self._lost: Exception | None = None
-        self._on_lost: Callable[[], None] = lambda: None
+        self._on_lost: Callable[[], None] | None = None  # set once an engine runs
         self._closing = threading.Event()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
@@ -307,12 +307,14 @@ class Ranks(StartedRanks):
 
     def _lose(self, error: Exception) -> None:
         """End the other ranks, and let the engine end with ``error``."""
-        logger.critical("%s", error)
         self._lost = error
         for process in self._processes:
             process.kill()
-        self._on_lost()
+        if self._on_lost is not None:
+            logger.critical("%s", error)  # while the engine starts, its caller gets the error
+            self._on_lost()
         if self._device.type == "cuda" and not self._closing.wait(_GRACE_S):
+            logger.critical("this process ends, since it may wait for its GPU forever: %s", error)
             os._exit(1)
 
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DeviceLostError
@@ -19,7 +19,7 @@ from draftline.engine.parallel import leader
     ("number", "reason"), [(signal.SIGKILL, "rank 1 ended with -9"), (signal.SIGSTOP, "rank 1 hangs: no sign of life")]
 )
 def test_a_rank_that_is_lost_while_it_starts_is_named(
-    number: signal.Signals, reason: str, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(leader, "_LOADING", 0.1)
     ranks = leader.Ranks(EngineConfig(model="none", tensor_parallel_size=2), torch.device("cpu"))
@@ -28,6 +28,17 @@ def test_a_rank_that_is_lost_while_it_starts_is_named(
     with pytest.raises(DeviceLostError, match=reason), ranks:
         ranks.join()
     assert process.returncode == -signal.SIGKILL
+    assert not caplog.records, "the caller prints the error"
+
+
+def test_a_rank_that_is_lost_while_the_engine_runs_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    ranks = leader.Ranks(EngineConfig(model="none", tensor_parallel_size=2), torch.device("cpu"))
+    lost = threading.Event()
+    ranks.when_lost(lost.set)
+    with ranks:
+        os.kill(ranks._processes[0].pid, signal.SIGKILL)
+        assert lost.wait(PATIENCE_S)
+    assert caplog.messages == ["rank 1 ended with -9, so the engine cannot go on"]
 
 
 @pytest.mark.parametrize(
