@@ -20,13 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
-import torch
 from common.arguments import add_model
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.servers import free_port
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.provenance import conditions_of_servers
 
 _POLL_S = 0.02
 
@@ -80,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             command += ["--load-format", model.load_format]
             seconds = seconds_to_ready(command, port, environment, arguments.timeout)
     result = {
-        **conditions("cuda" if torch.cuda.is_available() else "cpu"),
+        **conditions_of_servers(),
         "model": arguments.shape or arguments.model,
         "kernels": "cold" if arguments.cold else "compiled",
         "ready_s": round(seconds, 2),

@@ -50,6 +50,16 @@ def conditions_of(engine: EngineConfig) -> dict[str, Any]:
     return conditions(select_device(engine))
 
 
+def conditions_of_servers() -> dict[str, Any]:
+    """The `conditions` of servers on this host, which take its GPU where there is one.
+
+    The GPU's name takes none of its memory here.
+    """
+    import torch  # takes seconds
+
+    return conditions("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def command_line() -> str:
     """The command that runs, without the path of its program, and without a token."""
     program = Path(sys.argv[0]).name

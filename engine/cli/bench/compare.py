@@ -20,7 +20,7 @@ from draftline.engine.bench.load.axes import at
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.plots.canvas import check_plot
 from draftline.engine.bench.plots.sweep import plot_sweep
-from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.provenance import conditions_of_servers
 from draftline.engine.bench.targets.connect import connect
 from draftline.engine.cli.bench.load import Load, check_answered, load_report, measure_loads
 from draftline.engine.cli.bench.output import OutputFile, console, shown_at_the_end
@@ -85,7 +85,7 @@ def compare(
     varied = ([] if clients is None else ["clients"]) + (["run"] if load.repeats > 1 else [])
     with (
         shaped(config, shape) as made,
-        result_lines(output, conditions()) as lines,
+        result_lines(output, conditions_of_servers()) as lines,
         shown_at_the_end(lines, partial(load_report, varied=varied)),
     ):
         for peer, path in chosen:

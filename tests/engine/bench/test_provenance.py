@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from typer.testing import CliRunner
 
 from draftline.engine.bench import provenance
 from draftline.engine.cli import app
+from draftline.engine.cli.bench import compare
+from draftline.engine.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,25 @@ def test_the_machine_is_that_of_an_engine_in_this_process(
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines, done.output
     assert {line["machine"] for line in lines} == {"the machine of cpu"}
+
+
+@pytest.mark.parametrize(("has_gpu", "machine"), [(True, "GPU cuda"), (False, "cores")])
+def test_the_machine_of_servers_is_the_gpu_where_there_is_one(
+    has_gpu: bool, machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"GPU {device}")
+
+    found: list[object] = []
+
+    def result_lines(output: object, common: dict[str, object]) -> NoReturn:
+        found.append(common["machine"])
+        raise UsageError("no server starts")
+
+    monkeypatch.setattr(compare, "result_lines", result_lines)
+    assert "no server starts" in CliRunner().invoke(app, ["bench", "compare"]).output
+    [name] = found
+    assert machine in str(name)
 
 
 def test_a_line_begins_with_the_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
