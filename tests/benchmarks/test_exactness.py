@@ -13,7 +13,7 @@ from exactness import main
 
 from draftline.engine.bench.exact import measure
 from draftline.engine.bench.exact.answers import Answer, Difference, EngineAnswers, equal_answers, first_difference
-from draftline.engine.bench.exact.columns import ALONE, Column
+from draftline.engine.bench.exact.columns import ALONE, SMALL_CHUNK, Column, columns
 from draftline.engine.bench.exact.results import holds, table
 from draftline.engine.bench.exact.suites import SUITES, questions, random_prompts, suite
 from draftline.engine.config import EngineConfig
@@ -185,6 +185,19 @@ def test_invalid_arguments_are_rejected(arguments: list[str], message: str, caps
     with pytest.raises(SystemExit):
         main(arguments)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("most", "small"), [(None, SMALL_CHUNK), (512, SMALL_CHUNK), (32, 32)])
+def test_no_column_has_larger_steps_than_asked_for(most: int | None, small: int) -> None:
+    [column] = columns(["small chunks"], max_batched_tokens=most, on_gpu=False, draft={})
+    assert column.options["max_batched_tokens"] == small
+
+
+@pytest.mark.parametrize("option", ["prefix_caching=false", "gpu_memory_utilization=0.5"])
+def test_options_that_columns_replace_are_refused(option: str) -> None:
+    name = option.partition("=")[0]
+    with pytest.raises(SystemExit, match=f"--set {name}: (each of the --columns|all engines) ha"):
+        main(["--set", option])
 
 
 def test_an_unknown_column_is_named_before_a_model_is_loaded() -> None:

@@ -12,7 +12,10 @@ from draftline.engine.config import DrafterName, EngineConfig
 from draftline.engine.protocol import GenerateRequest
 
 REFUSED_OPTIONS: Mapping[str, str] = {
-    **dict.fromkeys(("drafter", "draft_length", "draft_tokens", "ngram_entries"), "each of the --columns has its own"),
+    **dict.fromkeys(
+        ("drafter", "draft_length", "draft_tokens", "ngram_entries", "prefix_caching"),
+        "each of the --columns has its own",
+    ),
     "synthetic_acceptance": "changes answers on purpose",
     "gpu_memory_utilization": "all engines have a cache of the same size: use kv_cache_memory_gib",
 }
@@ -57,11 +60,14 @@ ALONE = Column("alone", {"prefix_caching": False}, (1,))
 """The reference: an engine that has seen nothing else, one request at a time, without prefix cache and drafts."""
 
 
-def columns(only: Sequence[str], *, on_gpu: bool, draft: Mapping[str, object]) -> list[Column]:
+def columns(
+    only: Sequence[str], *, max_batched_tokens: int | None, on_gpu: bool, draft: Mapping[str, object]
+) -> list[Column]:
     """The columns besides the reference.
 
     Args:
         only: the names of those to return; empty for all.
+        max_batched_tokens: the most tokens of a step in every column; None for the device's own number.
         on_gpu: whether the engines run on a GPU.
         draft: the options of the draft model. Without ``draft_model`` there is no column with one.
 
@@ -69,12 +75,13 @@ def columns(only: Sequence[str], *, on_gpu: bool, draft: Mapping[str, object]) -
         ValueError: there is no column of a name.
     """
     plain = {"prefix_caching": False}
+    small = min(SMALL_CHUNK, max_batched_tokens or SMALL_CHUNK)
     fixed = {"draft_length": "fixed", "draft_tokens": 4}
     found = [
         Column("again", {}, (64, 1), attrgetter("prefix_hit_tokens"), "prefix hit tokens"),
         Column("batches of 8", plain, (8,)),
         Column("batches of 64", plain, (64,)),
-        Column("small chunks", plain | {"max_batched_tokens": SMALL_CHUNK}, (8,)),
+        Column("small chunks", plain | {"max_batched_tokens": small}, (8,)),
         Column("preempted", {}, (64,), attrgetter("preemptions"), "preemptions", scarce_cache=True),
         *(
             Column(name, fixed | {"drafter": name}, (8,), attrgetter("drafted_tokens"), "drafts")

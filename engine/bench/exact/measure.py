@@ -45,11 +45,12 @@ def measure(
         torch.cuda.empty_cache()
         return answers
 
-    on_gpu = select_device(EngineConfig.model_validate(dict(given))).type == "cuda"
+    asked = EngineConfig.model_validate(dict(given))
+    on_gpu = select_device(asked).type == "cuda"
     cache = {"kv_cache_memory_gib": 8.0 if on_gpu else 1.0}
     common: dict[str, Any] = {"max_num_seqs": 64} | cache | without_drafts(given)
     draft = {name: value for name, value in given.items() if name not in common}
-    found = columns(only, on_gpu=on_gpu, draft=draft)
+    found = columns(only, max_batched_tokens=asked.max_batched_tokens, on_gpu=on_gpu, draft=draft)
     alone = answers_of(ALONE, suites)
     reference = dict(zip(suites, alone.suites, strict=True))
     for name, answers in reference.items():
