@@ -126,14 +126,25 @@ def _reasoning(
     if chat.max_reasoning_tokens is not None and constraint is not None and constraint.reasoning is not None:
         problem = "set one of it and constraint.reasoning"
         raise InvalidRequestError(FieldViolation("chat.max_reasoning_tokens", problem))
-    if marks is None or chat.rendering.continue_final_message or not chat.rendering.add_generation_prompt:
+    if marks is None or (constraint is not None and constraint.reasoning is not None):
         return None, False
-    if constraint is not None and (constraint.reasoning is not None or constraint.structural_tag is not None):
-        return None, False  # the client reads it
+    if unread := _unread(chat, constraint):
+        if chat.max_reasoning_tokens is not None:
+            raise InvalidRequestError(FieldViolation("chat.max_reasoning_tokens", f"has no effect where {unread}"))
+        return None, False
     end = prompt_end().rstrip()
     if end.endswith(marks[1]):
         return None, False  # the prompt has closed it
     return marks, end.endswith(marks[0])
+
+
+def _unread(chat: Chat, constraint: Constraint[Any] | None) -> str:
+    """Why the client reads the reasoning of outputs itself; empty if the engine does."""
+    if chat.rendering.continue_final_message:
+        return "the last message is continued"
+    if not chat.rendering.add_generation_prompt:
+        return "no new message is begun"
+    return "structural_tag is set" if constraint is not None and constraint.structural_tag is not None else ""
 
 
 def _with_reasoning(

@@ -18,6 +18,7 @@ from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.tools.formats import FORMATS
 from draftline.engine.tools.plan import _ANSWERS, plan_chat
+from draftline.models.tokenization.rendering import Rendering
 from draftline.structured.constraint import language
 from draftline.structured.tags.lark import tag_grammar
 
@@ -159,3 +160,22 @@ def test_parameters_with_two_members_of_one_name_are_named() -> None:
         InvalidRequestError, match=r"^chat\.tools\[0\]\.parameters: has an object with two members named 'a'$"
     ):
         form_of(Chat([{"role": "user", "content": "x"}], tools=(tool,)))
+
+
+@pytest.mark.parametrize(
+    ("rendering", "constraint", "problem"),
+    [
+        (Rendering(continue_final_message=True, add_generation_prompt=False), None, "the last message is continued"),
+        (Rendering(add_generation_prompt=False), None, "no new message is begun"),
+        (Rendering(), Constraint(structural_tag={"type": "structural_tag"}), "structural_tag is set"),
+    ],
+)
+def test_a_limit_of_reasoning_that_the_client_reads_is_refused(
+    rendering: Rendering, constraint: Constraint | None, problem: str
+) -> None:
+    info: Any = SimpleNamespace(tool_format="hermes", reasoning=("<think>", "</think>"), model="m")
+    messages = [{"role": "assistant", "content": "x"}]
+    assert plan_chat(GenerateRequest(Chat(messages, rendering), constraint=constraint), info, str).reading is None
+    limited = Chat(messages, rendering, max_reasoning_tokens=8)
+    with pytest.raises(InvalidRequestError, match=f"chat.max_reasoning_tokens: has no effect where {problem}"):
+        plan_chat(GenerateRequest(limited, constraint=constraint), info, str)
