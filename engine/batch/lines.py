@@ -28,12 +28,14 @@ class BatchLine:
         url: the endpoint.
         body: of the request; None if the line is wrong.
         error: why it is wrong; empty if it is not.
+        is_plain: whether it was a plain prompt.
     """
 
     custom_id: str
     url: str = ""
     body: dict[str, Any] | None = None
     error: str = ""
+    is_plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,11 @@ def check_ids(path: Path, plain: PlainPrompts) -> set[str]:
     return ids
 
 
+def has_only_bodies(path: Path, plain: PlainPrompts) -> bool:
+    """Whether a file has requests, and none of them is a plain prompt."""
+    return {line.is_plain for line in read_lines(path, plain) if line.body is not None} == {False}
+
+
 def _parsed(line: bytes, name: str, plain: PlainPrompts) -> BatchLine:
     try:
         content = json.loads(line, object_pairs_hook=unique_members)
@@ -119,7 +126,7 @@ def _plain(name: str, content: dict[str, Any], plain: PlainPrompts) -> BatchLine
     defaults = dict(plain.defaults)
     if url == CHATS and "logprobs" in defaults:
         defaults |= {"logprobs": True, "top_logprobs": defaults["logprobs"]}
-    return BatchLine(name, url, defaults | content)
+    return BatchLine(name, url, defaults | content, is_plain=True)
 
 
 def answer_line(custom_id: str, status: int, body: Any) -> bytes:

@@ -230,6 +230,11 @@ def _build(
         raise UsageError("; ".join(wrong)) from error
 
 
+def given_flags(options: Options) -> list[str]:
+    """The flags of the options that were given, in the command or in its file."""
+    return [flag(_flag(type(options), name)) for name in options.model_fields_set]
+
+
 def _name(field: str) -> str:
     return field.partition("[")[0].partition(".")[0]
 

@@ -14,10 +14,11 @@ import typer
 import yaml
 from tqdm import tqdm
 
-from draftline.engine.batch.lines import PlainPrompts, check_ids, read_lines
+from draftline.engine.batch.lines import PlainPrompts, check_ids, has_only_bodies, read_lines
 from draftline.engine.batch.output import AnswerFile
 from draftline.engine.cli.connection import TOKEN_VARIABLE, check_no_engine_options
 from draftline.engine.cli.models import find_models
+from draftline.engine.cli.options import given_flags
 from draftline.engine.client.access import checked_token, http_url_problem
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import MissingExtraError, UsageError, temporary_folder
@@ -63,6 +64,14 @@ def run_batch(
         check_no_engine_options(engine)
     plain = PlainPrompts(_defaults(sampling, constraint), as_chat)
     ids = check_ids(requests, plain)
+    of_plain = [
+        *given_flags(sampling),
+        *(given_flags(constraint) if constraint else ()),
+        *(["--chat"] if as_chat else []),
+    ]
+    if of_plain and has_only_bodies(requests, plain):
+        given = ", ".join(sorted(of_plain))
+        raise UsageError(f"{given}: for plain prompts, and each request of {requests} has a body of its own")
     with AnswerFile(answers, ids) as file:
         if len(file.answered) == len(ids):
             typer.echo(f"all {len(ids)} requests have answers", err=True)

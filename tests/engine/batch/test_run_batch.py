@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from fake_engine import FakeEngine
 from served_on_a_thread import served_on_a_thread
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from draftline.engine.batch.lines import PlainPrompts, check_ids, read_lines
 from draftline.engine.batch.output import AnswerFile
@@ -195,6 +195,26 @@ def test_the_exit_code_says_whether_some_failed(url: str, tmp_path: Path) -> Non
     answers.write_text(first)
     write_lines(requests, {"custom_id": "a", "prompt": "ab"}, {"custom_id": "b", "prompt": "cd"})
     assert exit_code() == 0
+
+
+def test_options_of_plain_prompts_need_some(url: str, tmp_path: Path) -> None:
+    body = {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "ab", "max_tokens": 2}}
+    requests, options = tmp_path / "in.jsonl", ["--max-tokens", "3", "--schema", '{"type": "integer"}', "--chat"]
+
+    def run(*options: str) -> Result:
+        answers = tmp_path / "out.jsonl"
+        answers.unlink(missing_ok=True)
+        return CliRunner().invoke(app, ["run-batch", str(requests), str(answers), "--server", url, *options])
+
+    write_lines(requests, body, "prose")
+    for given in (options, options[:2]):
+        done = run(*given)
+        named = ", ".join(sorted(option for option in given if option.startswith("--")))
+        assert done.exit_code == 2
+        assert f"{named}: for plain prompts, and each request of {requests} has a body of its own" in done.stderr
+    assert run().exit_code == 3
+    write_lines(requests, body, {"custom_id": "b", "prompt": "ab"})
+    assert run(*options[:2]).exit_code == 0
 
 
 async def test_a_server_that_is_away_or_refuses_ends_the_run(
