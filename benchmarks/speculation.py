@@ -32,7 +32,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
 from common.arguments import add_model, add_output, fill, positive_int, positive_ints, refuse
 from common.settings import add_settings, engine_options
 from drafts.plot import plot
@@ -42,7 +41,7 @@ from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, find_shape
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.speculation.compare import measure, tables
-from draftline.engine.bench.speculation.engines import in_own_process, running
+from draftline.engine.bench.speculation.engines import NO_SHARE, in_own_process, running, shared_cache
 from draftline.engine.bench.speculation.prompts import (
     SpecBenchQuestion,
     chats,
@@ -57,7 +56,7 @@ from draftline.spec.synthetic import chance_of_length
 
 _ARGUMENTS = {
     "model": "use --model or --shape",
-    "gpu_memory_utilization": "several engines share the device: use kv_cache_memory_gib",
+    "gpu_memory_utilization": NO_SHARE,
 }
 """The options that are not for --set, with what to use instead."""
 
@@ -121,9 +120,8 @@ def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[Engine
     if arguments.draft_shape is not None:
         shape = find_shape(arguments.draft_shape, DRAFT_SHAPES)
         common["draft_model"] = BenchmarkModel.of_shape(arguments.draft_shape, shape, folder / "draft").checkpoint
-    if torch.cuda.is_available():
-        common["kv_cache_memory_gib"] = 8  # two engines share the device
-    common |= engine_options(arguments.set, own=_ARGUMENTS)
+    options = engine_options(arguments.set, own=_ARGUMENTS)
+    common |= shared_cache(str(options.get("device", "auto"))) | options
     contenders = [engine_options(one.split(","), "--contender") for one in arguments.contender or ()] or [{}]
     configs = []
     for one in contenders:

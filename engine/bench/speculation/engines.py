@@ -11,7 +11,19 @@ from draftline.engine.process.remote_engine import RemoteEngine
 from draftline.engine.process.replicas import start_replicas
 from draftline.engine.process.startup import runs_on_gpu
 from draftline.engine.protocol import EngineClient
+from draftline.engine.runner.device import select_device
 from draftline.engine.threaded_engine import start_engine
+
+NO_SHARE = "several engines share the device: use kv_cache_memory_gib"
+"""The reason why ``gpu_memory_utilization`` is refused."""
+
+_CACHE_GIB = 8.0
+
+
+def shared_cache(device: str) -> dict[str, float]:
+    """The option of each engine's cache where none is given: on a GPU, the first must leave memory for the others."""
+    on_gpu = select_device(EngineConfig(device=device)).type == "cuda"
+    return {"kv_cache_memory_gib": _CACHE_GIB} if on_gpu else {}
 
 
 def in_own_process(config: EngineConfig, wanted: bool | None = None) -> bool:

@@ -55,14 +55,17 @@ def speculation(
     given = {"prefix_caching": False, "max_num_seqs": max(limits), **engine.model_dump(exclude_unset=True)}
     if not given.keys() & {"drafter", "draft_model"}:
         given["drafter"] = "ngram"
-    drafting = EngineConfig.model_validate(given)
-    if drafting.drafter == "none":
+    asked = EngineConfig.model_validate(given)
+    if asked.drafter == "none":
         raise UsageError("--drafter: none drafts nothing to compare")
-    plain = EngineConfig.model_validate(without_drafts(given))
-    find_models(drafting)
+    find_models(asked)
     from draftline.engine.bench.speculation.compare import measure, tables  # these import torch, which takes seconds
-    from draftline.engine.bench.speculation.engines import running
+    from draftline.engine.bench.speculation.engines import NO_SHARE, running, shared_cache
 
+    if "gpu_memory_utilization" in given:
+        raise UsageError(f"--gpu-memory-utilization: {NO_SHARE}")
+    given = shared_cache(asked.device) | given
+    drafting, plain = EngineConfig.model_validate(given), EngineConfig.model_validate(without_drafts(given))
     with running(plain) as first, running(drafting) as second:
         steps = len(limits) * 2 * (rounds + 1)
         about = {

@@ -121,6 +121,10 @@ def test_prompts_that_the_cache_knew_before_are_told(
             ("latency", "--batches", "2", "--max-waiting-tokens", "255"),
             "256 tokens of prompts come at once, and --max-wai",
         ),
+        (
+            ("speculation", "--gpu-memory-utilization", "0.5"),
+            "--gpu-memory-utilization: several engines share the device",
+        ),
         (("exactness", "--no-prefix-caching"), "--prefix-caching: each of the --columns has its own"),
         (("exactness", "--gpu-memory-utilization", "0.5"), "--gpu-memory-utilization: all engines have a cache of"),
         (("exactness", "--synthetic-acceptance", "1"), "--synthetic-acceptance: changes answers on purpose"),
