@@ -61,8 +61,8 @@ class SamplingParams(_Params):
 
     The logits are processed in this order: penalties, logit bias, min_tokens, bad_words, allowed_token_ids,
     temperature, top_k, top_p, min_p. One draw follows, keyed by seed, position and token. A seed gives the same tokens
-    whatever else is in the batch. A constraint weighs more than bad_words and allowed_token_ids: where these leave none
-    of its tokens, one of its tokens is sampled all the same.
+    whatever else is in the batch. A constraint weighs more than min_tokens, bad_words and allowed_token_ids: where
+    these leave none of its tokens, one of its tokens is sampled all the same.
 
     vLLM's ``stop="text"``, ``stop=None``, ``bad_words=None`` and ``top_k=-1`` are accepted.
     """
