@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import InvalidRequestError
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Failed, Finished, RequestOutput, Update
 from draftline.engine.protocol import EngineClient, GenerateRequest, Prompt
 from draftline.engine.request.request import text_violations, utf8_size
@@ -219,3 +219,19 @@ def check_prompt(prompt: str | Sequence[int], engine: EngineClient, names: Names
         wrong = [*token_violations(prompt, engine.info, "token_ids", cut=keep_tokens is not None)]
     if wrong:
         raise names.error(InvalidRequestError(*wrong))
+
+
+def adds_special_tokens(asked: bool | None, prompt: str | Sequence[int]) -> bool:
+    """Whether a prompt gets the special tokens that the tokenizer puts around a text.
+
+    Args:
+        asked: the body's ``add_special_tokens``.
+        prompt: a text or token ids.
+
+    Raises:
+        InvalidRequestError: token ids are to get some.
+    """
+    if asked and not isinstance(prompt, str):
+        problem = "is not supported for token ids: they are the whole prompt"
+        raise InvalidRequestError(FieldViolation("add_special_tokens", problem))
+    return asked is not False

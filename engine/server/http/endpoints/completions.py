@@ -23,7 +23,7 @@ from draftline.engine.server.http.answers import (
 )
 from draftline.engine.server.http.body import ListOf, ResponseFormat, Streamed, check_stream
 from draftline.engine.server.http.fields import Names
-from draftline.engine.server.http.generation import Generation, PromptRequest, check_prompt
+from draftline.engine.server.http.generation import Generation, PromptRequest, adds_special_tokens, check_prompt
 from draftline.engine.server.http.params import constraint, request_of, sampling_names, sampling_params
 from draftline.engine.server.http.stream import DONE, Answer, event, event_of
 from draftline.engine.server.http.text_offsets import TextOffsets
@@ -83,7 +83,7 @@ def prompt_requests(body: CompletionBody, engine: EngineClient, max_tokens: int)
         request = request_of(body, prompt, sampling, constrained)
         # An echo of log-probabilities shows the prompt's first token, which has none.
         needs_ids = echoes_logprobs or body.counts_chunks
-        added = body.add_special_tokens is not False
+        added = adds_special_tokens(body.add_special_tokens, prompt)
         requests.append(PromptRequest(request, told, body.truncate_prompt_tokens, needs_ids, added))
     return requests
 

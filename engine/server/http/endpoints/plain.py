@@ -15,7 +15,7 @@ from draftline.engine.protocol import EngineClient
 from draftline.engine.server.http.answers import UsageCount, finish
 from draftline.engine.server.http.body import Generating, ListOf, ResponseFormat
 from draftline.engine.server.http.fields import Names
-from draftline.engine.server.http.generation import Generation, PromptRequest, check_prompt
+from draftline.engine.server.http.generation import Generation, PromptRequest, adds_special_tokens, check_prompt
 from draftline.engine.server.http.params import constraint, request_of, sampling_names, sampling_params
 from draftline.engine.server.http.stream import Answer, event
 
@@ -43,7 +43,7 @@ def prompt_requests(body: PlainBody, engine: EngineClient, max_tokens: int) -> l
     told = Names(tuple(paths))
     check_prompt(body.prompt, engine, told, body.truncate_prompt_tokens)
     request = request_of(body, body.prompt, sampling, constrained)
-    added = body.add_special_tokens is not False
+    added = adds_special_tokens(body.add_special_tokens, body.prompt)
     return [PromptRequest(request, told, body.truncate_prompt_tokens, add_special_tokens=added)]
 
 

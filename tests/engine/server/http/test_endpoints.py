@@ -314,6 +314,9 @@ async def test_special_tokens_around_a_prompt_are_left_out_on_request(
         assert (await answer(http, path, **bare))["usage"]["prompt_tokens"] == 2
         assert (await answer(http, path, prompt="<ab"))["usage"]["prompt_tokens"] == 3
     ids = await answer(http, "/v1/completions", prompt=[60, 97], add_special_tokens=False)
+    for path in ("/v1/completions", "/generate"):
+        refused = await http.post(path, json={"prompt": [60, 97], "add_special_tokens": True})
+        assert refused.json()["error"]["param"] == "add_special_tokens"
     assert ids["usage"]["prompt_tokens"] == 2
     echo = await answer(http, "/v1/completions", **bare, echo=True, logprobs=0, max_tokens=0)
     assert echo["choices"][0]["logprobs"]["tokens"] == ["a", "b"]
