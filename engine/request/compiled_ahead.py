@@ -10,7 +10,7 @@ from dataclasses import replace
 from draftline.engine.chat.messages import Chat
 from draftline.engine.errors import DeadlineExceededError, InvalidRequestError
 from draftline.engine.protocol import CompiledPlan, EngineClient, GenerateRequest
-from draftline.engine.request.constraints import compile_constraint
+from draftline.engine.request.constraints import check_enforced, compile_constraint
 from draftline.engine.request.tokenization import last_tokens, prompt_end
 from draftline.engine.tools.plan import plan_chat
 
@@ -48,6 +48,7 @@ async def compiled_ahead(
         return replace(request, planned=CompiledPlan(plan))
     started = time.monotonic()
     try:
+        check_enforced(plan.constraint, engine.info)
         compiled = await compile_constraint(engine.compiler, plan.constraint, request.caller)
     except InvalidRequestError as error:
         raise plan.error(error) from error

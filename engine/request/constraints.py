@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from draftline.engine import params
 from draftline.engine.errors import EngineStoppedError, FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import ConstraintReport
+from draftline.engine.protocol import EngineInfo
 from draftline.structured.compiled import CompiledConstraint, CompileReport, ConstraintProgress
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
@@ -95,6 +96,13 @@ def _violations(asked: ConstraintSpec, error: Exception) -> Iterator[FieldViolat
             yield FieldViolation(
                 f"constraint.{asked.kind}#{violation.pointer}", f"{violation.keyword}: {violation.reason}"
             )
+
+
+def check_enforced(asked: params.Constraint, info: EngineInfo) -> None:
+    """Raise InvalidRequestError if an engine accepts drafts that a constraint does not allow."""
+    if info.synthetic_acceptance is not None:
+        problem = "cannot be enforced where drafts are accepted by chance (synthetic_acceptance)"
+        raise InvalidRequestError(FieldViolation(f"constraint.{asked.kind or 'reasoning'}", problem))
 
 
 async def compile_constraint(compiler: ConstraintCompiler, asked: params.Constraint, caller: str) -> CompiledConstraint:

@@ -16,7 +16,7 @@ from draftline.engine.chat.plan import ChatPlan
 from draftline.engine.errors import CONTEXT_LENGTH_EXCEEDED, FieldViolation, InvalidRequestError
 from draftline.engine.params import DEFAULT_MAX_TOKENS, Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import CompiledPlan, EngineInfo, GenerateRequest, Sink
-from draftline.engine.request.constraints import OutputConstraint, compile_blocking
+from draftline.engine.request.constraints import OutputConstraint, check_enforced, compile_blocking
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.sequence import Sequence
 from draftline.engine.request.token_ids import least_and_most
@@ -218,19 +218,13 @@ class RequestBuilder:
         if plan.constraint is None:
             return CompiledPlan(plan)
         try:
+            check_enforced(plan.constraint, self._info)
             return CompiledPlan(plan, *self._compile(plan.constraint))
         except InvalidRequestError as error:
             raise plan.error(error) from error
 
     def _compile(self, constraint: Constraint) -> tuple[CompiledConstraint, float]:
-        """The compiled constraint, and the seconds that it took.
-
-        Raises:
-            InvalidRequestError: the compiler rejects it, or the engine accepts drafts that it does not allow.
-        """
-        if self._info.synthetic_acceptance is not None:
-            problem = "cannot be enforced where drafts are accepted by chance (synthetic_acceptance)"
-            raise InvalidRequestError(FieldViolation(f"constraint.{constraint.kind or 'reasoning'}", problem))
+        """The compiled constraint, and the seconds that it took."""
         started = time.monotonic()
         return compile_blocking(self._compiler, constraint), time.monotonic() - started
 

@@ -14,7 +14,7 @@ from fake_engine import FakeEngine
 
 from draftline.engine.chat.calls import Tool
 from draftline.engine.chat.messages import Chat
-from draftline.engine.errors import DeadlineExceededError
+from draftline.engine.errors import DeadlineExceededError, InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import GenerateRequest, Prompt
 from draftline.engine.server.submission import prepared
@@ -73,3 +73,10 @@ async def test_a_prompt_that_is_cut_is_planned_by_its_last_tokens(engine: FakeEn
         assert planned is not None
         assert planned.plan.reading is not None
         assert planned.plan.reading.is_open == is_open
+
+
+async def test_a_constraint_is_refused_where_drafts_are_accepted_by_chance(engine: FakeEngine) -> None:
+    engine.info = replace(engine.info, synthetic_acceptance=0.5)
+    tokenizers = TokenizerPool(engine.tokenizer, engine.info)
+    with pytest.raises(InvalidRequestError, match=r"constraint.regex: cannot be enforced"):
+        await prepared(engine, tokenizers, GenerateRequest("a", constraint=Constraint(regex="a")))
