@@ -265,11 +265,11 @@ class Document:
             return
         if pointer == "":
             self._by_uri[""] = ""
+        # Drafts have "$schema" in whole documents only. Those that were put into another schema often keep theirs.
+        dialect = _dialect(value.get("$schema")) or dialect
         only_reference = dialect <= Dialect.DRAFT7 and isinstance(value.get("$ref"), str)
-        said = _dialect(value.get("$schema")) or dialect
-        named = value.get("id" if said == Dialect.DRAFT4 else "$id")
+        named = value.get("id" if dialect == Dialect.DRAFT4 else "$id")
         if isinstance(named, str) and not only_reference:
-            dialect = said
             whole, _, fragment = named.partition("#")
             if whole:
                 base = urllib.parse.urljoin(base, whole)
