@@ -31,7 +31,7 @@ class Reading:
         format_fails: the strings of which the others do not satisfy a format; None for an unknown format.
         pattern_holds: the tree of the strings in which a pattern is found.
         pattern_fails: the tree of the strings of which a pattern is not found in the others.
-        discriminates: whether objects of a `oneOf` have the member that its `discriminator` names.
+        discriminates: whether objects of a `oneOf` or an `anyOf` have the member that its `discriminator` names.
     """
 
     format_holds: Callable[[str], StringSet | None]

@@ -57,7 +57,7 @@ def applicator_clauses(expander: Expander, location: Location) -> Iterator[Claus
         options = _branches(expander, location, "anyOf")
         yield Clause(
             "anyOf",
-            lambda: unite(*(_holds(expander, option) for option in options)),
+            lambda: unite(*map(expander.expand, _tagged(expander, location, list(map(expander.demand, options))))),
             lambda: _all(expander, [expander.demand(option, holds=False) for option in options]),
         )
     if "oneOf" in schema:
@@ -109,18 +109,12 @@ def _one_of(expander: Expander, location: Location) -> Clause:
     # Which options exclude one another depends on the values that the schema allows.
     beside = {keyword: location.schema[keyword] for keyword in ("type", "required") if keyword in location.schema}
     allowed = location.made("\0oneOf", beside or True)
-    tag = _discriminator(location.schema)
 
     def holds() -> Shapes:
         positive = [both(expander.demand(option), expander.demand(allowed)) for option in options]
-        if tag is not None:
-            if not expander.reading.discriminates:
-                return unite(*map(expander.expand, positive))  # some readers look at the option of the tag alone
-            has_tag = expander.demand(location.made("\0discriminator", {"required": [tag]}))
-            is_object = expander.demand(location.made("\0object", {"type": "object"}))
-            tagged = [both(option, has_tag) for option in positive]
-            if not all(expander.is_empty(both(option, is_object)) for option in tagged):
-                positive = tagged  # else no object can have it, and it says nothing
+        if _discriminator(location.schema) is not None and not expander.reading.discriminates:
+            return unite(*map(expander.expand, positive))  # some readers look at the option of the tag alone
+        positive = _tagged(expander, location, positive)
         cases: list[Shapes] = []
         for index, option in enumerate(positive):
             demands = option
@@ -140,6 +134,17 @@ def _one_of(expander: Expander, location: Location) -> Clause:
         return unite(none, *pairs)
 
     return Clause("oneOf", holds, fails)
+
+
+def _tagged(expander: Expander, location: Location, options: list[Demands]) -> list[Demands]:
+    """The options of a union. Their objects have the member that a ``discriminator`` beside them names, if any can."""
+    tag = _discriminator(location.schema)
+    if tag is None or not expander.reading.discriminates:
+        return options
+    has_tag = expander.demand(location.made("\0discriminator", {"required": [tag]}))
+    is_object = expander.demand(location.made("\0object", {"type": "object"}))
+    tagged = [both(option, has_tag) for option in options]
+    return options if all(expander.is_empty(both(option, is_object)) for option in tagged) else tagged
 
 
 def _discriminator(schema: dict[str, Any]) -> str | None:

@@ -153,6 +153,7 @@ def test_discriminated_schemas_within_options_need_no_complement() -> None:
 LEFT = {"type": "object", "properties": {"kind": {"const": "left"}, "x": {"type": "integer"}}}
 RIGHT = {"type": "object", "properties": {"kind": {"const": "right"}}, "required": ["y"]}
 SIDES = {"oneOf": [LEFT, RIGHT], "discriminator": {"propertyName": "kind"}}
+EITHER = {"anyOf": [LEFT, RIGHT], "discriminator": {"propertyName": "kind"}}
 PLAIN = {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": False}
 
 
@@ -160,13 +161,26 @@ PLAIN = {"type": "object", "properties": {"x": {"type": "integer"}}, "additional
     ("schema", "written", "not_written"),
     [
         (SIDES, {"kind": "left"}, {"x": 1}),
+        (EITHER, {"kind": "left"}, {"x": 1}),
         (SIDES | {"discriminator": {"propertyName": "kind", "defaultMapping": "left"}}, {"x": 1}, {"y": 1}),
         (SIDES | {"discriminator": "kind"}, {"x": 1}, {"y": 1}),
         ({"type": "object", "not": SIDES}, {"y": 1, "x": 1}, {"x": 1}),
+        ({"type": "object", "not": EITHER}, {"kind": "up"}, {"x": 1}),
         ({"oneOf": [SIDES, PLAIN]}, {"kind": "left"}, {"x": 1}),
         (SIDES | {"oneOf": [PLAIN, {"type": "integer"}]}, {"x": 1}, {"kind": "left"}),
+        (EITHER | {"anyOf": [PLAIN, {"type": "integer"}]}, {"x": 1}, {"kind": "left"}),
     ],
-    ids=["tagged", "with a default", "of Swagger 2.0", "negated", "beside an object without a tag", "of no option"],
+    ids=[
+        "tagged",
+        "tagged anyOf",
+        "with a default",
+        "of Swagger 2.0",
+        "negated",
+        "negated anyOf",
+        "beside an object without a tag",
+        "of no option",
+        "of no option of anyOf",
+    ],
 )
 def test_a_discriminator_makes_no_value_valid(schema: Any, written: Any, not_written: Any) -> None:
     walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact", order="any"))
