@@ -207,6 +207,10 @@ CONTENTS: Final = {
 """Keywords on what a string contains: the draft that has them first, and the reason why they are not enforced."""
 
 
+OFFSETS: Final = frozenset(["date-time", "time"])
+"""Formats that require an offset from UTC."""
+
+
 @functools.cache
 def encoding_set(name: str) -> StringSet | None:
     """The strings of an encoding; None for an unknown one."""

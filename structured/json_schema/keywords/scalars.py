@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from draftline.structured.json_schema.document import Dialect, Location
-from draftline.structured.json_schema.formats import CONTENTS, encoding_set, is_json
+from draftline.structured.json_schema.formats import CONTENTS, OFFSETS, encoding_set, format_set, is_json
 from draftline.structured.json_schema.keywords.clause import (
     TYPES,
     Clause,
@@ -24,6 +24,7 @@ from draftline.structured.json_schema.shapes import numbers, strings
 from draftline.structured.json_schema.shapes.numbers import NumberSet
 from draftline.structured.json_schema.shapes.strings import StringSet
 from draftline.structured.json_schema.shapes.union import ANY_NUMBER, EVERYTHING, Shapes, unite
+from draftline.structured.regular.dfa import TooComplexError
 
 _NUMBER_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _STRING_KEYWORDS: Final = ("minLength", "maxLength")
@@ -133,8 +134,33 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
         doubles = unite(not_of("number"), Shapes(numbers=(NumberSet(binary64=True),)))
         yield Clause("format", lambda: doubles, None)
     given, most = expander.reading.format_holds(name), expander.reading.format_fails(name)
-    if given is not None and most is not None:
+    if given is None or most is None:
+        return
+    if name in OFFSETS and _is_without_offset(expander, location):
+        expander.annotate(
+            location.pointer, "format", "the pattern beside it has no offset from UTC, and the format has"
+        )
+    else:
         yield _string_clause("format", given, most)
+
+
+def _is_without_offset(expander: Expander, location: Location) -> bool:
+    """Whether a time's pattern allows no offset, which its format requires. The pattern counts then, as for zod.
+
+    To the standard, formats are annotations that validators may ignore.
+    """
+    form = format_set(location.schema["format"])
+    sets = (
+        pattern_sets(expander, location, "pattern", location.schema["pattern"])
+        if "pattern" in location.schema
+        else None
+    )
+    if form is None or sets is None:
+        return False
+    try:
+        return not sets[0].is_empty() and strings.meet(form, sets[0]).is_empty()
+    except TooComplexError:
+        return False
 
 
 def _contents(expander: Expander, location: Location) -> Iterator[Clause]:

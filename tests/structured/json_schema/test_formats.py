@@ -115,3 +115,27 @@ def test_international_names(draft: str, name: str, inside: list[str], outside: 
     written = [text for _ in range(100) if (text := walker.write(source)) is not None]
     assert len(written) > 50
     assert all(judge.is_valid(json.loads(text)) for text in written)
+
+
+ZOD_TIME = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?$"
+
+
+@pytest.mark.parametrize("draft", ["draft-07", "draft/2020-12"])
+def test_a_time_s_pattern_without_an_offset_counts(draft: str) -> None:
+    schema = {"type": "string", "format": "time", "pattern": ZOD_TIME}
+    language = json_schema_language(json.dumps({"$schema": f"http://json-schema.org/{draft}/schema", **schema}))
+    assert [(one.pointer, one.keyword) for one in language.unenforced] == [("/format", "format")]
+    walker = Walker.of_language(language)
+    assert walker.accepts('"10:30:00"')
+    assert not walker.accepts('"10:30:00Z"')
+    negated = Walker.of_language(json_schema_language(json.dumps({"type": "string", "not": schema})))
+    assert negated.accepts('"10:30:00Z"')
+    assert not negated.accepts('"10:30:00"')
+
+
+def test_a_time_s_pattern_with_an_offset_narrows_its_format() -> None:
+    language = json_schema_language(json.dumps({"type": "string", "format": "time", "pattern": "Z$"}))
+    assert not language.unenforced
+    walker = Walker.of_language(language)
+    assert walker.accepts('"10:30:00Z"')
+    assert not walker.accepts('"Z"')
