@@ -44,6 +44,16 @@ class RawTensor:
     scales: Scales | None = None
     convert_to: str | None = None
 
+    def with_rows(self, rows: int) -> RawTensor:
+        """The first ``rows`` rows of a matrix. Those that it lacks are zeros."""
+        missing = rows - self.shape[0]
+        if missing == 0:
+            return self
+        scales = self.scales
+        if scales is not None:
+            scales = replace(scales, values=_with_rows(scales.values, -(-rows // scales.rows)))
+        return replace(self, shape=(rows, *self.shape[1:]), data=_with_rows(self.data, rows), scales=scales)
+
     def on(self, device: torch.device) -> RawTensor:
         """The same tensor on another device, still as its file stores it."""
         if self.data.device == device:
@@ -52,3 +62,8 @@ class RawTensor:
         if scales is not None:
             scales = replace(scales, values=scales.values.to(device))
         return replace(self, data=self.data.to(device), scales=scales)
+
+
+def _with_rows(data: Tensor, rows: int) -> Tensor:
+    missing = max(rows - data.shape[0], 0)
+    return data[:rows] if missing == 0 else torch.cat((data, data.new_zeros((missing, *data.shape[1:]))))

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.cache import CacheNeeds, known_tokens, tokens_with_states
+from draftline.engine.request.language import configured_tokenizer
 from draftline.engine.runner.device import check_weights
 from draftline.engine.runner.memory import block_bytes, memory_explained, weight_bytes
 from draftline.kernels.batch import KVCache
@@ -160,7 +161,12 @@ def load_draft(
     name = config.draft_model
     assert name is not None
     head = open_head(
-        name, target, load_format=config.load_format, quantization=config.draft_quantization, device=device
+        name,
+        target,
+        load_format=config.load_format,
+        quantization=config.draft_quantization,
+        device=device,
+        text_tokens=lambda: configured_tokenizer(config, target.config).vocab_size,
     )
     if head is not None:
         at_once = head.config.parallel_drafts

@@ -6,7 +6,7 @@ Not here: which formats can run. Every dtype that safetensors gives torch passes
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
@@ -62,6 +62,7 @@ class SafetensorsCheckpoint(Checkpoint):
         shapes: Mapping[str, Shape] | None = None,
         stored: Callable[[str], StoredWeight] | None = None,
         unread: Callable[[str], bool] | None = None,
+        padded: Collection[str] = (),
     ) -> None:
         """Open the folder's files.
 
@@ -72,6 +73,7 @@ class SafetensorsCheckpoint(Checkpoint):
             stored: maps a tensor's name in the files to the weight, where it is not the family's map.
             unread: whether the files may have a tensor, by the weight's name, that ``shapes`` lack; by default all but
                 those of layers.
+            padded: the weights that may have more rows than ``shapes`` say.
 
         Raises:
             ModelLoadError: a file is missing or damaged, the index names a tensor that its shard does not have, a
@@ -82,6 +84,7 @@ class SafetensorsCheckpoint(Checkpoint):
         stored = stored or FAMILIES[config.family].stored
         unread = unread or (lambda name: not _is_computed(name, config.num_layers))
         self._folder = folder
+        self._padded = frozenset(padded)
         # Of both, transformers takes the single file: the shards may be those of the model that it was made from.
         sharded = (folder / INDEX_FILE).is_file() and not (folder / SINGLE_FILE).is_file()
         self._file_of = _indexed(folder) if sharded else _single(folder)
@@ -119,6 +122,8 @@ class SafetensorsCheckpoint(Checkpoint):
                 wanted = wanted[::-1]
             if wanted is not None and shape == (1, *wanted):
                 shape = wanted  # a convolution's width, which OpenAI's GPT-2 keeps
+            if wanted is not None and name in self._padded and shape[1:] == wanted[1:] and shape[0] > wanted[0]:
+                wanted = shape
             check_shape(wanted, stored_name, shape, path)
             data = self._files[path].get_tensor(stored_name).view(shape)
         except (SafetensorError, OSError, RuntimeError, AttributeError, TypeError) as error:

@@ -3,11 +3,15 @@
 A head's folder may leave out the token embedding and the output projection. They are the target's then, the
 projection's rows being those of the tokens that the head can draft. Two tensors map the vocabularies: ``d2t`` has each
 draft token's distance from its token of the target, and ``t2d`` marks the target's tokens that can be drafted.
+
+Tables may be padded: they have more rows than there are tokens. Rows of padding are cut. The vocabularies of a head and
+its target may be padded to different sizes.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,6 +64,7 @@ def open_head(
     load_format: str = "auto",
     quantization: str = "auto",
     device: torch.device = torch.device("cpu"),  # noqa: B008 - it is a constant
+    text_tokens: Callable[[], int] | None = None,
 ) -> HeadCheckpoint | None:
     """Open a head for ``target``, or return None where ``model`` is no head.
 
@@ -69,6 +74,8 @@ def open_head(
         load_format: ``dummy`` makes random weights, with which the first tokens are those that can be drafted.
         quantization: the format to convert the projections to; ``auto`` keeps their own.
         device: where random weights are made.
+        text_tokens: the number of the tokenizer's tokens, for a head whose vocabulary has another size than its
+            target's: what both have beyond that number is padding. None refuses such a head.
 
     Raises:
         ModelLoadError: a file is missing or damaged, or the head does not fit the target; the message names the tensor.
@@ -81,22 +88,35 @@ def open_head(
     values = read_json_object(path)
     if not is_head_config(values):
         return None
-    config = head_config(values, str(path), target.config)
-    shapes = head_shapes(config)
+    stored = head_config(values, str(path), target.config, text_tokens)
     if dummy:
-        weights: Checkpoint = DummyCheckpoint(config.layer, shapes, device)
-        return HeadCheckpoint(config, converted(weights, quantization), torch.arange(config.draft_vocab_size))
-    maps = {"d2t": (config.draft_vocab_size,), "t2d": (target.config.vocab_size,)}
+        target_ids = torch.arange(min(stored.draft_vocab_size, target.config.vocab_size))
+        config = _fitted(stored, target.config, target_ids)
+        weights: Checkpoint = DummyCheckpoint(config.layer, head_shapes(config), device)
+        return HeadCheckpoint(config, converted(weights, quantization), target_ids)
+    maps = {"d2t": (stored.draft_vocab_size,), "t2d": (stored.layer.vocab_size,)}
     scheme = scheme_in(values, str(path))
     own = SafetensorsCheckpoint(
-        source.path, config.layer, shapes | maps, _stored, lambda name: bool(_UNREAD.fullmatch(name))
+        source.path,
+        stored.layer,
+        head_shapes(stored) | maps,
+        _stored,
+        lambda name: bool(_UNREAD.fullmatch(name)),
+        padded=(EMBEDDING, HEAD, "t2d"),
     )
     # Heads of Qwen models often have their target's flag, and an output projection of their own all the same.
-    if config.layer.tied_embeddings and HEAD not in own:
+    if stored.layer.tied_embeddings and HEAD not in own:
         raise ModelLoadError(f"{path}: tie_word_embeddings: true is not supported for heads without {HEAD}")
-    target_ids = _target_ids(own, config, source.path)
-    complete = _Completed(with_scales(own, scheme, str(path)), target, target_ids, source.path)
+    target_ids = _target_ids(own, stored, target.config.vocab_size, source.path)
+    config = _fitted(stored, target.config, target_ids)
+    complete = _Completed(config, with_scales(own, scheme, str(path)), target, target_ids, source.path)
     return HeadCheckpoint(config, converted(complete, quantization), target_ids)
+
+
+def _fitted(stored: HeadConfig, target: ModelConfig, target_ids: Tensor) -> HeadConfig:
+    """The configuration of a head with its target's vocabulary, from that with the sizes in its files."""
+    layer = replace(stored.layer, vocab_size=target.vocab_size)
+    return replace(stored, layer=layer, draft_vocab_size=len(target_ids))
 
 
 def _stored(name: str) -> StoredWeight:
@@ -105,14 +125,14 @@ def _stored(name: str) -> StoredWeight:
     return StoredWeight(_OWN_TABLE.sub(r"model.\1.", name))
 
 
-def _target_ids(own: Checkpoint, config: HeadConfig, folder: Path) -> Tensor:
-    vocab, size = config.layer.vocab_size, config.draft_vocab_size
+def _target_ids(own: Checkpoint, stored: HeadConfig, target_vocab: int, folder: Path) -> Tensor:
+    size, vocab = stored.draft_vocab_size, min(stored.layer.vocab_size, target_vocab)
     if "d2t" in own:
         ids = torch.arange(size) + own.tensor("d2t").data.long()
     elif "t2d" in own:
         ids = own.tensor("t2d").data.bool().nonzero().flatten()
-    elif size == vocab:
-        ids = torch.arange(vocab)
+    elif size == stored.layer.vocab_size:
+        return torch.arange(vocab)
     else:
         raise ModelLoadError(f"{folder}: d2t: not in this checkpoint, though only {size} of {vocab} tokens are drafted")
     outside = ids[(ids < 0) | (ids >= vocab)]
@@ -130,8 +150,11 @@ def _target_ids(own: Checkpoint, config: HeadConfig, folder: Path) -> Tensor:
 class _Completed(Checkpoint):
     """A head's weights, with embedding and output projection from its target where the head has none."""
 
-    def __init__(self, own: Checkpoint, target: Checkpoint, target_ids: Tensor, folder: Path) -> None:
-        self.config: ModelConfig = own.config
+    def __init__(
+        self, config: HeadConfig, own: Checkpoint, target: Checkpoint, target_ids: Tensor, folder: Path
+    ) -> None:
+        self.config: ModelConfig = config.layer
+        self._rows = {EMBEDDING: config.layer.vocab_size, HEAD: config.draft_vocab_size}
         self._own, self._target, self._target_ids, self._folder = own, target, target_ids, folder
 
     @override
@@ -140,8 +163,9 @@ class _Completed(Checkpoint):
 
     @override
     def tensor(self, name: str) -> RawTensor:
-        if name in self._own or name not in (EMBEDDING, HEAD):
-            return self._own.tensor(name)
+        if name in self._own or name not in self._rows:
+            raw = self._own.tensor(name)
+            return raw.with_rows(self._rows[name]) if name in self._rows else raw
         has, wanted = self._target.config.hidden_size, self.config.hidden_size
         if has != wanted:
             raise ModelLoadError(

@@ -67,13 +67,16 @@ def is_head_config(values: Mapping[str, object]) -> bool:
     return named or "speculators_model_type" in values or "draft_vocab_size" in values
 
 
-def head_config(values: Mapping[str, object], where: str, target: ModelConfig) -> HeadConfig:
-    """The configuration of a head for ``target``.
+def head_config(
+    values: Mapping[str, object], where: str, target: ModelConfig, text_tokens: Callable[[], int] | None = None
+) -> HeadConfig:
+    """The configuration of a head for ``target``, with the sizes of vocabularies in the head's files.
 
     Args:
         values: the content of ``config.json``.
         where: the file that error messages name.
         target: the target's shape.
+        text_tokens: see `draftline.models.heads.checkpoint.open_head`.
 
     Raises:
         ModelLoadError: a field is missing or malformed, requests an unsupported feature, or does not fit the target.
@@ -93,7 +96,8 @@ def head_config(values: Mapping[str, object], where: str, target: ModelConfig) -
     size = hf.integer("target_hidden_size", target.hidden_size)
     if size != target.hidden_size:
         raise hf.error("target_hidden_size", f"{size}, but the target's hidden_size is {target.hidden_size}")
-    if layer.vocab_size != target.vocab_size:
+    smaller = min(layer.vocab_size, target.vocab_size)
+    if layer.vocab_size != target.vocab_size and (text_tokens is None or smaller < text_tokens()):
         raise fields.error("vocab_size", f"{layer.vocab_size}, but the target's vocabulary has {target.vocab_size}")
     drafted = hf.integer("draft_vocab_size", layer.vocab_size)
     if drafted > layer.vocab_size:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ TARGET = llama(vocab_size=61, hidden_size=24, num_layers=8)
 Weights = dict[str, Tensor]
 
 
-def opened(folder: Path, **options: str) -> HeadCheckpoint:
+def opened(folder: Path, **options: Any) -> HeadCheckpoint:
     head = open_head(str(folder), RandomCheckpoint(TARGET, std=0.3), **options)
     assert head is not None
     return head
@@ -209,6 +210,14 @@ def wider(name: str) -> Callable[[Weights], None]:
     return change
 
 
+def shorter(name: str) -> Callable[[Weights], None]:
+    return lambda weights: weights.update({name: weights[name][:-1]})
+
+
+def marked_padding(weights: Weights) -> None:
+    weights["t2d"] = torch.cat((weights["t2d"], torch.ones(1, dtype=torch.bool)))
+
+
 def without(name: str) -> Callable[[Weights], None]:
     return lambda weights: weights.pop(name) is None  # type: ignore[return-value]
 
@@ -221,16 +230,17 @@ WRONG_TENSORS: dict[str, tuple[Callable[[Weights], None], str]] = {
     "d2t beyond the vocabulary": (shifted, "d2t: names token .*, and the target's vocabulary has 61"),
     "d2t twice": (doubled, "d2t: has 36 different tokens, and draft_vocab_size is 37"),
     "d2t of another size": (wider("d2t"), r"d2t: has shape \[38\], but the configuration needs \[37\]"),
-    "t2d of another vocabulary": (wider("t2d"), r"t2d: has shape \[62\], but the configuration needs \[61\]"),
+    "t2d of another vocabulary": (shorter("t2d"), r"t2d: has shape \[60\], but the configuration needs \[61\]"),
+    "t2d marks padding": (marked_padding, "t2d: marks other tokens than d2t names"),
     "t2d marks others": (other_marks, "t2d: marks other tokens than d2t names"),
     "embedding of another vocabulary": (
-        wider("model.embed_tokens.weight"),
-        r"embed_tokens.weight: has shape \[62, 32\], but the configuration needs \[61, 32\]",
+        shorter("model.embed_tokens.weight"),
+        r"embed_tokens.weight: has shape \[60, 32\], but the configuration needs \[61, 32\]",
     ),
     "fusion": (wider("fc.weight"), r"fc.weight: has shape \[33, 72\], but the configuration needs \[32, 72\]"),
     "queries": (wider("model.layers.0.self_attn.q_proj.weight"), r"midlayer.self_attn.q_proj.weight: has shape \[33"),
     "norm": (wider("model.layers.0.hidden_norm.weight"), r"midlayer.hidden_norm.weight: has shape \[33\]"),
-    "output projection": (wider("lm_head.weight"), r"lm_head.weight: has shape \[38, 32\]"),
+    "output projection": (shorter("lm_head.weight"), r"lm_head.weight: has shape \[36, 32\]"),
     "no fusion": (without("fc.weight"), "fc.weight: not in this checkpoint"),
     "no layer": (without("model.layers.0.mlp.up_proj.weight"), "up_proj.weight: not in this checkpoint"),
     "a second layer": (
@@ -258,6 +268,54 @@ def test_wrong_tensors_are_named(tmp_path: Path, name: str) -> None:
     write_head(tmp_path, fields, weights)
     with pytest.raises(ModelLoadError, match=message):
         loaded(tmp_path)
+
+
+TABLES = ("model.embed_tokens.weight", "lm_head.weight", "t2d")
+
+
+def padded(weights: Weights, rows: int) -> Weights:
+    return weights | {
+        name: torch.cat((weights[name], weights[name].new_zeros((rows, *weights[name].shape[1:])))) for name in TABLES
+    }
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "rows"), [(61, 3), (64, 3), (64, 67)], ids=["in the tables", "in the size", "in both"]
+)
+def test_rows_of_padding_are_cut(tmp_path: Path, vocab_size: int, rows: int) -> None:
+    fields, weights = fields_and_weights()
+    plain = opened(write_head(tmp_path / "plain", fields, weights))
+    write_head(tmp_path / "padded", fields | {"vocab_size": vocab_size}, padded(weights, rows))
+    head = opened(tmp_path / "padded", text_tokens=lambda: 59)
+    assert head.config == plain.config
+    assert torch.equal(head.target_ids, plain.target_ids)
+    for name in head_shapes(head.config):
+        assert torch.equal(head.weights.tensor(name).data, plain.weights.tensor(name).data)
+    Eagle3Head(head, ReferenceOps(), torch.float32, torch.device("cpu"))
+
+
+def test_a_target_may_have_more_padding_than_its_head(tmp_path: Path) -> None:
+    fields = head_fields(TARGET, vocab_size=60, draft_vocab_size=60)
+    weights = random_weights(head_config(fields, "head", TARGET, lambda: 59))
+    del weights["d2t"], weights["t2d"]
+    write_head(tmp_path, fields, weights)
+    head = opened(tmp_path, text_tokens=lambda: 60)
+    assert head.target_ids.tolist() == list(range(60))
+    embedding = head.weights.tensor("model.embed_tokens.weight")
+    assert embedding.shape == (61, 32)
+    assert torch.equal(embedding.data[:60], weights["model.embed_tokens.weight"])
+    assert not embedding.data[60].any()
+    Eagle3Head(head, ReferenceOps(), torch.float32, torch.device("cpu"))
+    with pytest.raises(ModelLoadError, match=r"config\.json: vocab_size: 60, but the target's vocabulary has 61"):
+        opened(tmp_path, text_tokens=lambda: 61)
+
+
+def test_a_head_of_a_padded_vocabulary_with_random_weights(tmp_path: Path) -> None:
+    fields = head_fields(TARGET, vocab_size=64, draft_vocab_size=64)
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    head = opened(tmp_path, load_format="dummy", text_tokens=lambda: 61)
+    assert head.target_ids.tolist() == list(range(61))
+    Eagle3Head(head, ReferenceOps(), torch.float32, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", ["verifier_lm_head.weight", "layers.0.self_attn.rotary_emb.inv_freq"])
