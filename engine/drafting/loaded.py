@@ -20,6 +20,7 @@ from draftline.kernels.collectives import ALONE, Collectives
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.models.checkpoints.checkpoint import Checkpoint
+from draftline.models.checkpoints.padded import FittedVocabulary
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import build_model
@@ -29,6 +30,7 @@ from draftline.models.loader import open_draft_checkpoint
 from draftline.models.model import Model
 from draftline.models.parallel.shard import WHOLE, PartialShard, Shard
 from draftline.models.parallel.split import fits
+from draftline.models.tokenization.tokenizer import load_tokenizer
 from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel, SharedDraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.eagle3 import Eagle3, round_begins_with
@@ -187,12 +189,7 @@ def load_draft(
             "config.json has no draft_vocab_size, and no architecture with Eagle3 in its name"
         )
     check_weights(name, checkpoint, device, "draft_quantization")
-    mine, its = checkpoint.config.vocab_size, target.config.vocab_size
-    if mine != its:
-        raise ModelLoadError(
-            f"draft_model: {name} has a vocabulary of {mine} tokens and {config.model} one of {its}: "
-            "a draft model must have its target's"
-        )
+    checkpoint = _fitted(config, name, checkpoint, target.config)
     shared: Collectives = ALONE
     shard: Shard = WHOLE
     sharing = config.draft_tensor_parallel_size
@@ -206,6 +203,24 @@ def load_draft(
         device, f"the weights of the draft model {name}", weight_bytes(shard.checkpoint(checkpoint), dtype)
     ):
         return LoadedDraftModel(build_model(checkpoint, checkpoint.config, ops, dtype, device, shard), shared)
+
+
+def _fitted(config: EngineConfig, name: str, checkpoint: Checkpoint, target: ModelConfig) -> Checkpoint:
+    """A draft model with the rows of its target's vocabulary. What is padded is known from their tokenizers' tokens."""
+    mine, its = checkpoint.config.vocab_size, target.vocab_size
+    if mine == its:
+        return checkpoint
+    refusal = (
+        f"draft_model: {name} has a vocabulary of {mine} tokens and {config.model} one of {its}: "
+        "a draft model must have its target's"
+    )
+    try:
+        own = load_tokenizer(name, checkpoint.config)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{refusal}, and its tokenizer must show it: {error}") from error
+    if not own.has_the_tokens_of(configured_tokenizer(config, target)):
+        raise ModelLoadError(f"{refusal}, and their tokenizers have different tokens")
+    return FittedVocabulary(checkpoint, its)
 
 
 def _worthwhile_ranks(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, size: int) -> int:

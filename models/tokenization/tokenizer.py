@@ -71,6 +71,10 @@ class Tokenizer:
         """For pickle: a compiled chat template cannot move to another process, but its source can."""
         return type(self), (self._data,)
 
+    def has_the_tokens_of(self, other: Tokenizer) -> bool:
+        """Whether both have the same tokens, each with the same id."""
+        return self._bytes_and_names == other._bytes_and_names
+
     def all_eos_ids(self, config: ModelConfig) -> tuple[int, ...]:
         """The ids that end a sequence, by these files or by the model's configuration, in order.
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from byte_tokenizer import VOCAB, write_byte_model
 from random_checkpoint import RandomCheckpoint
+from safetensors.torch import save_file
 from tiny import CONFIG
 from tiny_head import head_fields, random_weights, tiny_head, write_head
 
+from draftline import LLM, SamplingParams
 from draftline.engine.config import EngineConfig
-from draftline.engine.drafting.loaded import LoadedHead, _worthwhile_ranks, load_draft
+from draftline.engine.drafting.loaded import LoadedDraftModel, LoadedHead, _worthwhile_ranks, load_draft
 from draftline.kernels.collectives import Alone
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.models.errors import ModelLoadError
+from draftline.models.families import config_from_hf, weight_shapes
 from draftline.models.heads.config import head_config
+from draftline.models.loader import open_checkpoint
 from draftline.spec.forced import ForcedFirst
 
 
@@ -60,6 +66,52 @@ def test_a_head_of_another_kind_is_refused_as_a_head(tmp_path: Path) -> None:
     config = EngineConfig(model="target", draft_model=str(tmp_path))
     with pytest.raises(ModelLoadError, match=r"fc\.weight: this is a head, but no EAGLE-3 head, .*no draft_vocab_size"):
         load_draft(config, RandomCheckpoint(CONFIG, std=0.3), ReferenceOps(), torch.float32, torch.device("cpu"))
+
+
+def byte_model(folder: Path, vocab_size: int, special: str = "<|end|>") -> Path:
+    """A model of one seed in each size: the larger has rows of zeros behind those of the smaller."""
+    folder.mkdir()
+    write_byte_model(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": vocab_size}))
+    tokenizer = folder / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace("<|end|>", special))
+    shapes = weight_shapes(config_from_hf(json.loads(path.read_text()), "config.json"))
+    weights = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    smallest = RandomCheckpoint(config_from_hf(json.loads(path.read_text()) | {"vocab_size": VOCAB}, ""), std=0.3)
+    for name, weight in weights.items():
+        data = smallest.tensor(name).data
+        weight[: len(data)] = data
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(("drafts", "targets"), [(320, 264), (264, 320)], ids=["more", "less"])
+def test_a_draft_model_may_have_other_padding_than_its_target(tmp_path: Path, drafts: int, targets: int) -> None:
+    """Such as Qwen2.5-0.5B, which has 151,936 rows, for Qwen2.5-7B, which has 152,064."""
+    target, draft = byte_model(tmp_path / "target", targets), byte_model(tmp_path / "draft", drafts)
+    prompts, params = ["one two", "three"], SamplingParams(temperature=0.7, seed=3, max_tokens=24)
+    found = []
+    for options in ({"drafter": "none"}, {"draft_model": str(draft), "drafter": "draft_model", "draft_tokens": 3}):
+        with LLM(str(target), dtype="float32", kv_cache_memory_gib=0.05, **options) as llm:
+            answers = llm.generate(prompts, params, use_tqdm=False)
+            found.append([answer.outputs[0].token_ids for answer in answers])
+    assert found[0] == found[1]
+    config = EngineConfig(model=str(target), draft_model=str(draft))
+    loaded = load_draft(config, open_checkpoint(str(target)), ReferenceOps(), torch.float32, torch.device("cpu"))
+    assert isinstance(loaded, LoadedDraftModel)
+    assert loaded._model.config.vocab_size == targets
+
+
+def test_a_draft_model_of_another_size_needs_its_target_s_tokens(tmp_path: Path) -> None:
+    target, other = byte_model(tmp_path / "target", 264), byte_model(tmp_path / "other", 320, special="<|over|>")
+    bare = byte_model(tmp_path / "bare", 320)
+    (bare / "tokenizer.json").unlink()
+    for draft, reason in ((other, "and their tokenizers have different tokens"), (bare, "and its tokenizer must show")):
+        config = EngineConfig(model=str(target), draft_model=str(draft))
+        message = rf"draft_model: .* has a vocabulary of 320 tokens and .* one of 264: .*, {reason}"
+        with pytest.raises(ModelLoadError, match=message):
+            load_draft(config, open_checkpoint(str(target)), ReferenceOps(), torch.float32, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
