@@ -213,6 +213,18 @@ class Document:
         """
         return self._within(source.scope, self._resolve(source, reference))
 
+    def followed(self, source: Location) -> Location:
+        """The schema that a chain of references leads to, as far as they are in this document."""
+        for _ in range(100):
+            reference = source.schema.get("$ref") if isinstance(source.schema, dict) else None
+            if not isinstance(reference, str):
+                break
+            try:
+                source = self.resolve(source, reference)
+            except UnresolvedReferenceError:
+                break
+        return source
+
     def _resolve(self, source: Location, reference: str) -> Location:
         uri = urllib.parse.urljoin(source.base, reference) if source.base else reference
         if reference.startswith("#"):

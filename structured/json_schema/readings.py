@@ -31,7 +31,7 @@ class Reading:
         format_fails: the strings of which the others do not satisfy a format; None for an unknown format.
         pattern_holds: the tree of the strings in which a pattern is found.
         pattern_fails: the tree of the strings of which a pattern is not found in the others.
-        discriminates: whether objects of a `oneOf` or an `anyOf` have the member that its `discriminator` names.
+        discriminates: whether objects of a tagged `oneOf` or `anyOf` have the member with the tag.
     """
 
     format_holds: Callable[[str], StringSet | None]
@@ -47,4 +47,5 @@ POSSIBLY: Final = Reading(widest_format_set, format_set, ecma.parse_widest, ecma
 
 def readings_differ(schema: str) -> bool:
     """Whether the two readings of the text of a schema may differ."""
-    return mentions_format(schema) or "discriminator" in schema or ecma.may_have_boundaries(schema)
+    tagged = "discriminator" in schema or ('"oneOf"' in schema and '"default"' in schema)
+    return tagged or mentions_format(schema) or ecma.may_have_boundaries(schema)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from draftline.structured.json_schema.document import Dialect, Location, UnresolvedReferenceError
 from draftline.structured.json_schema.keywords.clause import (
@@ -13,6 +12,7 @@ from draftline.structured.json_schema.keywords.clause import (
     invalid,
     unsupported,
 )
+from draftline.structured.json_schema.keywords.tagged import tag_of, tagged
 from draftline.structured.json_schema.shapes.demands import ANY, Demand, Demands, both
 from draftline.structured.json_schema.shapes.union import Shapes, unite
 
@@ -55,9 +55,10 @@ def applicator_clauses(expander: Expander, location: Location) -> Iterator[Claus
             yield Clause("allOf", functools.partial(_holds, expander, part), functools.partial(_fails, expander, part))
     if "anyOf" in schema:
         options = _branches(expander, location, "anyOf")
+        tag = tag_of(expander, location, "anyOf", options)
         yield Clause(
             "anyOf",
-            lambda: unite(*map(expander.expand, _tagged(expander, location, list(map(expander.demand, options))))),
+            lambda: unite(*map(expander.expand, tagged(expander, location, tag, list(map(expander.demand, options))))),
             lambda: _all(expander, [expander.demand(option, holds=False) for option in options]),
         )
     if "oneOf" in schema:
@@ -109,14 +110,14 @@ def _one_of(expander: Expander, location: Location) -> Clause:
     # Which options exclude one another depends on the values that the schema allows.
     beside = {keyword: location.schema[keyword] for keyword in ("type", "required") if keyword in location.schema}
     allowed = location.made("\0oneOf", beside or True)
+    tag = tag_of(expander, location, "oneOf", options)
 
     def holds() -> Shapes:
         positive = [both(expander.demand(option), expander.demand(allowed)) for option in options]
-        if _discriminator(location.schema) is not None and not expander.reading.discriminates:
+        if tag is not None and not expander.reading.discriminates:
             return unite(*map(expander.expand, positive))  # some readers look at the option of the tag alone
-        positive = _tagged(expander, location, positive)
         cases: list[Shapes] = []
-        for index, option in enumerate(positive):
+        for index, option in enumerate(tagged(expander, location, tag, positive)):
             demands = option
             for other, rival in enumerate(positive):
                 if other != index and not expander.is_empty(both(option, rival)):
@@ -134,26 +135,6 @@ def _one_of(expander: Expander, location: Location) -> Clause:
         return unite(none, *pairs)
 
     return Clause("oneOf", holds, fails)
-
-
-def _tagged(expander: Expander, location: Location, options: list[Demands]) -> list[Demands]:
-    """The options of a union. Their objects have the member that a ``discriminator`` beside them names, if any can."""
-    tag = _discriminator(location.schema)
-    if tag is None or not expander.reading.discriminates:
-        return options
-    has_tag = expander.demand(location.made("\0discriminator", {"required": [tag]}))
-    is_object = expander.demand(location.made("\0object", {"type": "object"}))
-    tagged = [both(option, has_tag) for option in options]
-    return options if all(expander.is_empty(both(option, is_object)) for option in tagged) else tagged
-
-
-def _discriminator(schema: dict[str, Any]) -> str | None:
-    """The member that tells the options of a union apart, as OpenAPI names it; None if objects may be without it."""
-    found = schema.get("discriminator")
-    if not isinstance(found, dict) or "defaultMapping" in found:
-        return None
-    name = found.get("propertyName")
-    return name if isinstance(name, str) else None
 
 
 def _conditional(expander: Expander, location: Location) -> Clause:

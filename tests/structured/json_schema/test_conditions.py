@@ -6,11 +6,11 @@ import functools
 import itertools
 import json
 import operator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jsonschema_rs
 import pytest
-from pydantic import Field, ValidationError, create_model
+from pydantic import Discriminator, Field, Tag, ValidationError, create_model
 from walk import Walker
 
 from draftline.structured.json_schema import json_schema_language
@@ -110,14 +110,23 @@ def test_kinds_that_are_required_beside_them() -> None:
     assert len(set(found)) == 2
 
 
-def test_a_discriminator_is_always_written() -> None:
-    """As pydantic says tagged unions whose tags have defaults: no option requires the tag, and pydantic does."""
+@pytest.mark.parametrize(
+    "discriminator", ["kind", Discriminator(lambda value: value.get("kind"))], ids=["a name", "a function"]
+)
+def test_a_discriminator_is_always_written(discriminator: Any) -> None:
+    """As pydantic says tagged unions whose tags have defaults: no option requires the tag, and pydantic does.
+
+    The schema does not name a discriminator that is a function.
+    """
     tagged = [
         create_model(kind, kind=(Literal[kind], kind), **{f"{kind}{n}": (int | None, None) for n in "abcd"})
         for kind in KINDS
     ]
-    holder = create_model("Holder", one=(functools.reduce(operator.or_, tagged), Field(discriminator="kind")))
+    options = [Annotated[one, Tag(kind)] for one, kind in zip(tagged, KINDS, strict=True)]
+    union = functools.reduce(operator.or_, options)
+    holder = create_model("Holder", one=(union, Field(discriminator=discriminator)))
     schema = holder.model_json_schema()
+    assert ("discriminator" in schema["properties"]["one"]) == (discriminator == "kind")
     walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact", order="any"))
     validator = jsonschema_rs.validator_for(schema)
     for one in [{"kind": "k3"}, {"kind": "k3", "k3a": 1}, {"kind": "k3", "k4a": ""}, {"k3a": None, "kind": "k3"}]:
@@ -154,6 +163,12 @@ LEFT = {"type": "object", "properties": {"kind": {"const": "left"}, "x": {"type"
 RIGHT = {"type": "object", "properties": {"kind": {"const": "right"}}, "required": ["y"]}
 SIDES = {"oneOf": [LEFT, RIGHT], "discriminator": {"propertyName": "kind"}}
 EITHER = {"anyOf": [LEFT, RIGHT], "discriminator": {"propertyName": "kind"}}
+DEFAULTS = {
+    "oneOf": [
+        side | {"properties": side["properties"] | {"kind": {"enum": [kind], "default": kind}}}
+        for side, kind in ((LEFT, "left"), (RIGHT, "right"))
+    ]
+}
 PLAIN = {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": False}
 
 
@@ -162,6 +177,9 @@ PLAIN = {"type": "object", "properties": {"x": {"type": "integer"}}, "additional
     [
         (SIDES, {"kind": "left"}, {"x": 1}),
         (EITHER, {"kind": "left"}, {"x": 1}),
+        (DEFAULTS, {"kind": "left"}, {"x": 1}),
+        ({"type": "object", "not": DEFAULTS}, {"y": 1, "x": 1}, {"x": 1}),
+        ({"oneOf": [DEFAULTS, PLAIN]}, {"kind": "left"}, {"x": 1}),
         (SIDES | {"discriminator": {"propertyName": "kind", "defaultMapping": "left"}}, {"x": 1}, {"y": 1}),
         (SIDES | {"discriminator": "kind"}, {"x": 1}, {"y": 1}),
         ({"type": "object", "not": SIDES}, {"y": 1, "x": 1}, {"x": 1}),
@@ -173,6 +191,9 @@ PLAIN = {"type": "object", "properties": {"x": {"type": "integer"}}, "additional
     ids=[
         "tagged",
         "tagged anyOf",
+        "tagged by defaults",
+        "negated defaults",
+        "defaults beside an object without a tag",
         "with a default",
         "of Swagger 2.0",
         "negated",
@@ -187,6 +208,30 @@ def test_a_discriminator_makes_no_value_valid(schema: Any, written: Any, not_wri
     assert walker.accepts(json.dumps(written, separators=(",", ":")))
     assert jsonschema_rs.is_valid(schema, written)
     assert not walker.accepts(json.dumps(not_written, separators=(",", ":")))
+
+
+PET = {"type": "object", "required": ["kind"], "properties": {"kind": {"type": "string"}}}
+PETS = {
+    "Cat": {"allOf": [PET, {"properties": {"hunts": {"type": "boolean"}}, "required": ["hunts"]}]},
+    "Dog": {"allOf": [PET, {"properties": {"hunts": False, "barks": {"type": "boolean"}}}]},
+    "Bird": PET | {"properties": {"kind": {"const": "bird"}, "hunts": {"type": "integer"}}},
+}
+
+
+@pytest.mark.parametrize("keyword", ["oneOf", "anyOf"])
+def test_the_mapping_of_a_discriminator(keyword: str) -> None:
+    """OpenAPI's tags are often of any text in their schemas, and only the mapping says which text is of which schema."""
+    mapping = {"cat": "#/$defs/Cat", "tiger": "Cat", "dog": "#/$defs/Dog", "fowl": "#/$defs/Bird"}
+    discriminator = {"propertyName": "kind", "mapping": mapping}
+    schema = {keyword: [{"$ref": f"#/$defs/{name}"} for name in PETS], "discriminator": discriminator, "$defs": PETS}
+    walker = Walker.of_language(json_schema_language(json.dumps(schema), whitespace="compact", order="any"))
+    written = [{"kind": "cat", "hunts": True}, {"kind": "tiger", "hunts": True}, {"kind": "dog", "barks": True}]
+    written.append({"kind": "bird", "hunts": 1})  # its schema has another text than the mapping
+    for value in written:
+        assert walker.accepts(json.dumps(value, separators=(",", ":"))), value
+        assert jsonschema_rs.is_valid(schema, value)
+    for value in [{"kind": "dog", "hunts": True}, {"kind": "cow", "barks": True}, {"kind": "fowl", "hunts": 1}]:
+        assert not walker.accepts(json.dumps(value, separators=(",", ":"))), value
 
 
 @pytest.mark.parametrize("choice", ["oneOf", "anyOf"])
