@@ -134,6 +134,8 @@ def _has_msgspec_limits(kind: Any, meta: type) -> bool:
 
 def _problem(error: Exception) -> str:
     """What is wrong with a type, without pydantic's advice to its own users."""
+    if isinstance(error, RecursionError):
+        return "its annotations nest without end; an alias that names itself must be a TypeAliasType"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines) if isinstance(error, SchemaError) else lines[0] if lines else type(error).__name__
 

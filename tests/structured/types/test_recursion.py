@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, with_config
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 from walk import Walker
 
+from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema import json_schema_language
 from draftline.structured.types.derive import typed_schema
 
@@ -135,3 +137,24 @@ def test_each_part_has_the_limits_of_its_own_place(levels: int) -> None:
         except ValueError:
             valid = False
         assert one.accepts(text) == valid, text
+
+
+Plain = int | dict[str, "Plain"]
+Named = TypeAliasType("Named", int | dict[str, "Named"])
+
+
+@dataclasses.dataclass
+class PlainTree:
+    tree: Plain
+
+
+@dataclasses.dataclass
+class NamedTree:
+    tree: Named
+
+
+def test_an_alias_that_names_itself_is_a_type_alias_type() -> None:
+    with pytest.raises(InvalidConstraintError, match="an alias that names itself must be a TypeAliasType"):
+        typed_schema(PlainTree)
+    language = json_schema_language(typed_schema(NamedTree).json_schema, whitespace="compact")
+    assert Walker.of_language(language).accepts('{"tree":{"a":{"b":1}}}')
