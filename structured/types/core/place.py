@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -117,4 +118,6 @@ def text_or_refusal(reader: Reader, place: Place, keyword: str, tree: Callable[[
 
 def name_of(function: Any) -> str:
     """The name of a function of the user's, for errors."""
+    while isinstance(function, functools.partial):
+        function = function.func
     return getattr(function, "__qualname__", None) or repr(function)

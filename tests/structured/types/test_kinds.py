@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
+import functools
 import importlib
 import io
 import json
@@ -544,6 +545,17 @@ def test_a_plain_validator_may_state_its_schema() -> None:
     typed = typed_schema(stated)
     assert json.loads(typed.json_schema)["minimum"] == 3
     assert len(typed.unenforced) == 1
+
+
+def at_least(value: int, least: int) -> int:
+    assert value >= least
+    return value
+
+
+def test_a_partial_function_has_the_name_of_its_function() -> None:
+    validator = AfterValidator(functools.partial(functools.partial(at_least), least=3))
+    (code,) = typed_schema(Annotated[int, validator]).unenforced
+    assert code.reason == "the validator at_least is Python code"
 
 
 def test_a_callable_discriminator_is_python_code() -> None:
