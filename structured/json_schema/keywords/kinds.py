@@ -109,9 +109,22 @@ _KINDS: Final = {
 _WITHOUT_CONDITIONS: Final = frozenset(["$defs", "additionalItems", "contentEncoding", "contentMediaType"])
 """Keywords that make no value invalid by themselves in the drafts that have them."""
 
+_AJV: Final = "only ajv has it; a pattern can say it"
+_ELSEWHERE: Final = {
+    "divisibleBy": 'only draft 3 has it; later drafts have "multipleOf"',
+    "disallow": 'only draft 3 has it; later drafts have "not"',
+    "extends": 'only draft 3 has it; later drafts have "allOf"',
+    "formatMinimum": _AJV,
+    "formatMaximum": _AJV,
+    "formatExclusiveMinimum": _AJV,
+    "formatExclusiveMaximum": _AJV,
+}
+"""Keywords that no draft here has, and that make values invalid elsewhere, each with a remedy."""
+
 
 def ignored_keywords(location: Location) -> Iterator[tuple[str, str]]:
     """The keywords of a schema that its draft does not have, and that others give a meaning; each with a remedy."""
+    yield from ((keyword, reason) for keyword, reason in _ELSEWHERE.items() if keyword in location.schema)
     schema, draft = location.schema, location.dialect
     for keyword, value in schema.items():
         if keyword in _KINDS[draft] or keyword in _WITHOUT_CONDITIONS:

@@ -108,3 +108,15 @@ def test_nullable_is_listed_where_it_says_more_than_the_types() -> None:
         InvalidConstraintError, match=r"^no value matches the schema; /properties/next/nullable: nullable: only"
     ):
         json_schema_language(json.dumps(endless))
+
+
+def test_keywords_of_draft_3_and_of_ajv_are_listed() -> None:
+    day = {"type": "string", "format": "date", "formatMinimum": "2020-01-01"}
+    schema = {"properties": {"day": day, "even": {"divisibleBy": 2}, "extends": {"type": "string"}}, "disallow": "null"}
+    for uri in DRAFTS.values():
+        found = json_schema_language(json.dumps({"$schema": uri, **schema})).unenforced
+        assert {one.pointer for one in found} == {
+            "/properties/day/formatMinimum",
+            "/properties/even/divisibleBy",
+            "/disallow",
+        }
