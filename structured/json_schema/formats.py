@@ -207,8 +207,15 @@ CONTENTS: Final = {
 """Keywords on what a string contains: the draft that has them first, and the reason why they are not enforced."""
 
 
-OFFSETS: Final = frozenset(["date-time", "time"])
-"""Formats that require an offset from UTC."""
+_LOCAL_TIME: Final = r"\d\d:\d\d(?::\d\d(?:\.\d+)?)?"
+_WITHOUT_OFFSET: Final = {"time": _LOCAL_TIME, "date-time": f"{_DATE}[Tt ]{_LOCAL_TIME}"}
+"""The formats that require an offset from UTC, without it."""
+
+
+@functools.cache
+def local_set(name: str) -> StringSet | None:
+    """The times of a format without their offset; None for a format that requires none."""
+    return _strings(_WITHOUT_OFFSET.get(name))
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from draftline.structured.json_schema.document import Dialect, Location
-from draftline.structured.json_schema.formats import CONTENTS, OFFSETS, encoding_set, format_set, is_json
+from draftline.structured.json_schema.formats import CONTENTS, encoding_set, format_set, is_json, local_set
 from draftline.structured.json_schema.keywords.clause import (
     TYPES,
     Clause,
@@ -136,7 +136,7 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
     given, most = expander.reading.format_holds(name), expander.reading.format_fails(name)
     if given is None or most is None:
         return
-    if name in OFFSETS and _is_without_offset(expander, location):
+    if _is_local_time(expander, location):
         expander.annotate(
             location.pointer, "format", "the pattern beside it has no offset from UTC, and the format has"
         )
@@ -144,21 +144,19 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
         yield _string_clause("format", given, most)
 
 
-def _is_without_offset(expander: Expander, location: Location) -> bool:
+def _is_local_time(expander: Expander, location: Location) -> bool:
     """Whether a time's pattern allows no offset, which its format requires. The pattern counts then, as for zod.
 
     To the standard, formats are annotations that validators may ignore.
     """
-    form = format_set(location.schema["format"])
-    sets = (
-        pattern_sets(expander, location, "pattern", location.schema["pattern"])
-        if "pattern" in location.schema
-        else None
-    )
-    if form is None or sets is None:
+    form, local = format_set(location.schema["format"]), local_set(location.schema["format"])
+    if form is None or local is None or "pattern" not in location.schema:
+        return False
+    sets = pattern_sets(expander, location, "pattern", location.schema["pattern"])
+    if sets is None:
         return False
     try:
-        return not sets[0].is_empty() and strings.meet(form, sets[0]).is_empty()
+        return strings.meet(form, sets[0]).is_empty() and not strings.meet(local, sets[0]).is_empty()
     except TooComplexError:
         return False
 

@@ -12,6 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 from walk import Walker
 
+from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema import json_schema_language
 from draftline.structured.json_schema.formats import _PATTERNS, _WIDEST, format_set, widest_format_set
 from draftline.structured.json_schema.shapes.strings import meet, outside
@@ -131,6 +132,19 @@ def test_a_time_s_pattern_without_an_offset_counts(draft: str) -> None:
     negated = Walker.of_language(json_schema_language(json.dumps({"type": "string", "not": schema})))
     assert negated.accepts('"10:30:00Z"')
     assert not negated.accepts('"10:30:00"')
+
+
+def test_a_pattern_of_no_times_excludes_its_format() -> None:
+    for name in ("time", "date-time"):
+        with pytest.raises(InvalidConstraintError, match="no value matches"):
+            json_schema_language(json.dumps({"type": "string", "format": name, "pattern": "^noon$"}))
+
+
+def test_a_date_time_s_pattern_without_an_offset_counts() -> None:
+    schema = {"type": "string", "format": "date-time", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d$"}
+    walker = Walker.of_language(json_schema_language(json.dumps(schema)))
+    assert walker.accepts('"2025-01-31T10:30:00"')
+    assert not walker.accepts('"2025-01-31T10:30:00Z"')
 
 
 def test_a_time_s_pattern_with_an_offset_narrows_its_format() -> None:
