@@ -151,7 +151,7 @@ def start(folder: Path, case: Case, device: str) -> Core:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "DrafterBuilder", Builder)
-        patch.setattr(sizes, "cache_blocks", lambda *_: SCARCE_BLOCKS)
+        patch.setattr(sizes, "cache_blocks", lambda *_, **__: SCARCE_BLOCKS)
         core = build.build_core(
             _config(
                 folder,
@@ -324,7 +324,7 @@ class Alone:
             folder, case, device, enforce_eager=True, max_batched_tokens=2048, drafter="none", prefix_caching=False
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sizes, "cache_blocks", lambda *_: PLENTY_OF_BLOCKS)  # thousands take long to check
+            patch.setattr(sizes, "cache_blocks", lambda *_, **__: PLENTY_OF_BLOCKS)  # thousands take long to check
             self.core = build.build_core(config)
         self._known: dict[str, RequestOutput] = {}
 
