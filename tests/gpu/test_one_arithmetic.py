@@ -249,13 +249,13 @@ def test_rows_together(rows: int, queries: int, prompt: Prompt, ops: TritonOps) 
     prompt.check(by(ops), [*spans[:-1], (900, 100)])
 
 
-QUERIES, ROWS = {"1": 1, "5": 5}, {"8": 8, "40": 40, "200": 200}
+QUERIES, SEQUENCES = {"1": 1, "5": 5}, {"8": 8, "40": 40, "200": 200}
 
 
 @pytest.mark.parametrize(
     ("prompt", "queries", "rows"),
     # Each layer with both numbers of queries, which have different kernels.
-    covering({layer: layer for layer in LAYERS}, QUERIES, ROWS, group="one", max_pairs=len(LAYERS) * len(QUERIES)),
+    covering({layer: layer for layer in LAYERS}, QUERIES, SEQUENCES, group="one", max_pairs=len(LAYERS) * len(QUERIES)),
     indirect=["prompt"],
 )
 def test_a_few_long_histories_among_short_ones(queries: int, rows: int, prompt: Prompt, ops: TritonOps) -> None:
