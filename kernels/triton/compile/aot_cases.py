@@ -234,6 +234,8 @@ def _scaled_layer(ops: Ops, model: ModelShape, tokens: int, dtype: torch.dtype, 
     ops.scaled_linear_add(_empty(tokens, attended), weight(model.hidden, attended), None, hidden)
     ops.scaled_norm_swiglu(hidden, norm, 1e-5, weight(2 * model.intermediate, model.hidden), None)
     ops.scaled_linear_add(_empty(tokens, model.intermediate), weight(model.hidden, model.intermediate), None, hidden)
+    if dtype == torch.int8 and not columns:  # as the output projection where weights are converted
+        ops.scaled_norm_linear(hidden, norm, 1e-5, weight(model.vocab, model.hidden), None)
 
 
 def _scaled_case(model: ModelShape, tokens: int, dtype: torch.dtype, rows: int, columns: int) -> Case:
