@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -13,6 +14,15 @@ from draftline.quant.tensor import RawTensor, Scales
 
 NAMES = {torch.float8_e4m3fn: "fp8", torch.int8: "int8"}
 """The names of eight-bit types in options and reports."""
+
+_ROWS_AT_ONCE = 4096
+
+
+def by_rows(convert: Callable[[Tensor], tuple[Tensor, Tensor]], weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The values [N, K] and scales [N, 1] of a weight, some rows at a time, since a start has no larger tensor."""
+    parts = [convert(rows) for rows in weight.split(_ROWS_AT_ONCE)]
+    values, scale = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    return values, scale
 
 
 def dequantize_scaled(raw: RawTensor) -> Tensor:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.scaled import LARGEST
+from draftline.quant.eight_bit import by_rows
 from draftline.quant.tensor import RawTensor, Scales
 
 _TRIED = 16
-_ROWS_AT_ONCE = 4096
 _E4M3 = torch.float8_e4m3fn
 
 
@@ -28,9 +28,7 @@ def to_fp8(raw: RawTensor, weight: Tensor) -> RawTensor:
 
 def fp8_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     """[N, K] float32 in FP8 e4m3, and its scales [N, 1] float32."""
-    parts = [_quantized(rows) for rows in weight.split(_ROWS_AT_ONCE)]
-    data, scale = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    return data, scale
+    return by_rows(_quantized, weight)
 
 
 def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:

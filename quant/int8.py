@@ -9,18 +9,15 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.scaled import ScaledWeight, quantize
+from draftline.quant.eight_bit import by_rows
 from draftline.quant.linear import SeparateLinear
 from draftline.quant.scaled import mergeable
 from draftline.quant.tensor import RawTensor, Scales
 
-_ROWS_AT_ONCE = 4096
-
 
 def to_int8(raw: RawTensor, weight: Tensor) -> RawTensor:
     """``weight`` [N, K] (the values of ``raw``, float32) as an I8 tensor with a scale a row."""
-    # Some rows at a time: the weight in float32 is the largest tensor of a start.
-    parts = [quantize(rows, torch.int8, 1) for rows in weight.split(_ROWS_AT_ONCE)]
-    data, scale = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    data, scale = by_rows(lambda rows: quantize(rows, torch.int8, 1), weight)
     return replace(raw, format="I8", data=data, scales=Scales(scale, 1, weight.shape[1]))
 
 
